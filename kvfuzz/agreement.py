@@ -1,0 +1,89 @@
+"""The contract itself: does a subject say the same with its cache as without it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case import Case
+from kvfuzz.compare import compare, judge
+from kvfuzz.errors import InvalidSubject, one_line
+from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
+from kvfuzz.subject import Subject, conforming, fitting
+from kvfuzz.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the uncached path says about a case: logits [batch, time, vocab], or the error it
+    raised. `prefixwise` when they come from one run per prefix."""
+
+    logits: Tensor | None
+    error: Exception | None = None
+    prefixwise: bool = False
+
+
+def check(subject: Subject, case: Case) -> Verdict:
+    """Judge every position of every row of `case`, cached against uncached.
+
+    The same case on the same subject always gives the same verdict. A path that raises alone is a
+    divergence, with the error; when both raise, the case is discarded. Raises InvalidCase if the
+    case does not fit the subject, InvalidSubject if the subject breaks the protocol.
+    """
+    fitting(conforming(subject, "subject"), case, "subject")
+    return check_against(reference(subject, case), subject, case)
+
+
+def reference(subject: Subject, case: Case) -> Reference:
+    """The uncached logits of every prefix of `case`.
+
+    By the contract they come from one run per prefix. A causal decoder gives them all in one run
+    over the whole rows; that this subject does is shown on the case itself, by a run over the
+    first step's tokens alone. Where the two differ, every prefix is run.
+    """
+    try:
+        whole = run_uncached(subject, case.tokens)
+        part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
+        if part == 0 or _agree(run_uncached(subject, _prefix(case, part)), whole, subject):
+            return Reference(whole)
+        last_rows = [
+            run_uncached(subject, _prefix(case, stop))[:, -1:] for stop in range(1, case.length)
+        ]
+        return Reference(torch.cat([*last_rows, whole[:, -1:]], dim=1), prefixwise=True)
+    except InvalidSubject:
+        raise
+    except Exception as error:
+        return Reference(None, error)
+
+
+def check_against(expected: Reference, subject: Subject, case: Case) -> Verdict:
+    """Judge the cached path of `subject` on `case` against uncached logits found before."""
+    try:
+        logits = run_cached(subject, case.tokens, case.steps())
+    except CachedPathRaised as raised:
+        message = one_line(raised.error)
+        if expected.error is not None:
+            return Verdict("discarded", reason=f"both paths raised ({message})")
+        return Verdict(
+            "diverged",
+            excess=torch.inf,
+            error=f"the cached path raised {message}",
+            error_step=raised.step.index,
+        )
+    if expected.logits is None:
+        assert expected.error is not None
+        message = one_line(expected.error)
+        return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
+    comparison = compare(logits, expected.logits, getattr(subject, "width", None))
+    return judge(comparison, case, expected.prefixwise)
+
+
+def _agree(part: Tensor, whole: Tensor, subject: Subject) -> bool:
+    comparison = compare(part, whole[:, : part.shape[1]], getattr(subject, "width", None))
+    return not bool(comparison.diverges.any())
+
+
+def _prefix(case: Case, stop: int) -> list[tuple[int, ...]]:
+    return [row[:stop] for row in case.tokens]

@@ -1,0 +1,239 @@
+"""From what a person names to a factory of subjects.
+
+`SCHEME:REST` goes to the loader of that scheme (`zoo`, `transformers`, and whatever installed
+packages offer under the entry point group `kvfuzz.subjects`); anything else is
+`package.module:attribute` or `path/to/file.py:attribute`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kvfuzz.case import DTYPES, Case
+from kvfuzz.errors import InvalidCase, InvalidSubject, UsageError, one_line
+from kvfuzz.near import near
+from kvfuzz.subject import Factory, conforming, device_of
+
+SCHEMES = {
+    "zoo": "kvfuzz.zoo.presets:factory",
+    "transformers": "kvfuzz.adapters.transformers:factory",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user fixes for every case: where, in what dtype (None: drawn), and settings."""
+
+    device: str = "cpu"
+    dtype: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        _check_device(self.device)
+
+
+def load(name: str, options: Options | None = None) -> Factory:
+    """The factory that `name` stands for. Raises InvalidSubject, with near matches."""
+    options = options or Options()
+    head, colon, rest = name.partition(":")
+    if head in SCHEMES:
+        module, _, attribute = SCHEMES[head].partition(":")
+        return getattr(importlib.import_module(module), attribute)(rest, options)
+    for entry in entry_points(group="kvfuzz.subjects"):
+        if entry.name == head:
+            return entry.load()(rest, options)
+    if not colon or not rest:
+        raise InvalidSubject(
+            f"unknown subject {name!r}{near(head, schemes())}: name {', '.join(schemes())}, "
+            "or package.module:attribute, or path/to/file.py:attribute"
+        )
+    return as_factory(_attribute(name, head, rest), name, options)
+
+
+def schemes() -> list[str]:
+    """The names that may stand before the colon, sorted."""
+    return sorted({*SCHEMES, *(entry.name for entry in entry_points(group="kvfuzz.subjects"))})
+
+
+def as_factory(thing: Any, name: str | None = None, options: Options | None = None) -> Factory:
+    """A factory for a subject, a factory's name, a class, or a callable that builds subjects.
+
+    A callable is called with those of `seed`, `dtype`, `device` and the configuration's fields
+    that its signature names; its attribute `choices` (field -> values) is drawn from.
+    """
+    if isinstance(thing, Factory):
+        return thing
+    if isinstance(thing, str):
+        return load(thing, options)
+    options = options or Options()
+    name = name or _name_of(thing)
+    if hasattr(thing, "uncached") and not inspect.isclass(thing):
+        return _of_subject(thing, name, options)
+    if callable(thing):
+        return _of_callable(thing, name, options)
+    raise InvalidSubject(
+        f"{name} is neither a subject nor a factory of one: it is a {type(thing).__name__}"
+    )
+
+
+def _of_subject(subject: Any, name: str, options: Options) -> Factory:
+    conforming(subject, name)
+    if options.config:
+        field_name = next(iter(options.config))
+        raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
+    placed = _placed(subject, name, options.dtype, options.device)
+    native = _dtype_of(placed, name)
+    return Factory(name, lambda *_: placed, (native,), seeded=False)
+
+
+def _of_callable(call: Any, name: str, options: Options) -> Factory:
+    try:
+        parameters = inspect.signature(call).parameters
+    except (TypeError, ValueError):
+        parameters = {}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def takes(word: str) -> bool:
+        return takes_any or word in parameters
+
+    unknown = sorted(word for word in options.config if not takes(word))
+    if unknown:
+        raise UsageError(f"{name} takes no setting {unknown[0]!r}{near(unknown[0], parameters)}")
+    choices = {
+        word: tuple(values)
+        for word, values in getattr(call, "choices", {}).items()
+        if word not in options.config
+    }
+
+    def build(seed: int, dtype: str | None, config: Mapping[str, Any]) -> Any:
+        built_in = {"seed": seed, "dtype": dtype, "device": options.device}
+        given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
+        subject = conforming(call(**given, **config), name)
+        return _placed(
+            subject,
+            name,
+            None if "dtype" in given else dtype,
+            None if "device" in given else options.device,
+        )
+
+    first = {word: values[0] for word, values in choices.items()} | dict(options.config)
+    try:
+        native = _dtype_of(build(0, options.dtype, first), name)
+    except (InvalidSubject, UsageError, InvalidCase):
+        raise
+    except Exception as error:
+        raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
+    return Factory(
+        name, build, (native,), choices, dict(options.config), seeded="seed" in parameters
+    )
+
+
+def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
+    """`subject` with its `model` in `dtype` on `device`, where those were asked for."""
+    wanted = torch.device(device) if device else None
+    moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
+    if dtype is None and not moves:
+        return subject
+    model = getattr(subject, "model", None)
+    if isinstance(model, torch.nn.Module):
+        model.to(device=wanted if moves else None, dtype=getattr(torch, dtype) if dtype else None)
+        return subject
+    if dtype is not None and _dtype_of(subject, name) == dtype and not moves:
+        return subject
+    raise UsageError(
+        f"{name} cannot be put in {dtype or device}: it exposes no torch module as `model`, and "
+        f"its factory takes no argument `{'dtype' if dtype else 'device'}`"
+    )
+
+
+def _dtype_of(subject: Any, name: str) -> str:
+    """The dtype of the logits, read off one uncached call."""
+    from kvfuzz.run import run_uncached
+
+    logits = run_uncached(subject, Case(((0,),), (1,)).tokens, name)
+    return str(logits.dtype).removeprefix("torch.")
+
+
+def _attribute(name: str, head: str, rest: str) -> Any:
+    module = _module(name, head)
+    thing: Any = module
+    for word in rest.split("."):
+        try:
+            thing = getattr(thing, word)
+        except AttributeError:
+            known = [n for n in dir(thing) if not n.startswith("_")]
+            raise InvalidSubject(f"{head} has no attribute {word!r}{near(word, known)}") from None
+    return thing
+
+
+def _module(name: str, head: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        if head.endswith(".py"):
+            return _module_of_file(Path(head))
+        return importlib.import_module(head)
+    except ModuleNotFoundError as error:
+        if error.name and (head == error.name or head.startswith(error.name + ".")):
+            raise InvalidSubject(
+                f"unknown subject {name!r}{near(head, schemes())}: there is no module "
+                f"{error.name!r} (a file is named path/to/file.py:attribute)"
+            ) from None
+        raise InvalidSubject(f"{head} does not import: {one_line(error)}") from error
+    except InvalidSubject:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidSubject(f"{head} does not import: {one_line(error)}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InvalidSubject(f"there is no file {path}")
+    path = path.resolve()
+    # The path is part of the name, so that two files called model.py are two modules.
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"kvfuzz_subject_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _name_of(thing: Any) -> str:
+    """`module:qualname` when that would find `thing` again, else its type's name."""
+    owner = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {device!r} is not available: {one_line(error)}") from None

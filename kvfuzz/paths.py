@@ -1,0 +1,39 @@
+"""Which of a decoder's paths agree with each other, on a case that diverged.
+
+Any of them can be the wrong one. Three are told apart: uncached; cached, in one call for all
+tokens; and cached, by the steps of the case.
+"""
+
+from __future__ import annotations
+
+from kvfuzz.agreement import reference
+from kvfuzz.case import Case, Step
+from kvfuzz.compare import compare
+from kvfuzz.run import CachedPathRaised, run_cached
+from kvfuzz.subject import Subject
+
+
+def which_agree(subject: Subject, case: Case) -> str | None:
+    """One sentence on which paths agree, and which to suspect; None where that cannot be told
+    (a path raised, or the case is one call already)."""
+    if len(case.schedule) == 1:
+        return None
+    expected = reference(subject, case)
+    if expected.logits is None:
+        return None
+    try:
+        stepwise = run_cached(subject, case.tokens, case.steps())
+        at_once = run_cached(subject, case.tokens, [Step(0, 0, case.length)])
+    except CachedPathRaised:
+        return None
+    width = getattr(subject, "width", None)
+    with_uncached = not bool(compare(at_once, expected.logits, width).diverges.any())
+    with_stepwise = not bool(compare(at_once, stepwise, width).diverges.any())
+    if with_uncached:
+        return "cached in one call agrees with uncached: suspect what the later steps do"
+    if with_stepwise:
+        return (
+            "cached in one call agrees with cached step by step, and neither with uncached: "
+            "suspect the uncached path, or what both cached paths share"
+        )
+    return "uncached, cached in one call and cached step by step all differ"

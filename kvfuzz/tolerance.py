@@ -1,0 +1,51 @@
+"""How far apart two honest paths may be.
+
+The two paths group floating-point operations differently, so their logits differ by rounding:
+by about eps times the row's scale, times a factor that depends on the model's conditioning. Here
+that factor is a constant per dtype, and the allowed difference of a position is
+
+    factor(dtype, width) x eps(dtype) x max |uncached logit| of that position.
+
+The factors hold for weights of the scale that the strategies draw (0.7 to 2 times width^-1/2).
+For residual streams of at least 8 they are the worst of about 600 clean models times 5 or more:
+observed maxima of |difference| / (eps x scale) are 47 (float64), 44 (float32), 15.6 (bfloat16)
+and 9.2 (float16). Below 8, normalising over few features is ill-conditioned and the factor is one
+of its own, measured by `benchmarks/narrow_tolerance.py`; docs/tolerance.md has the table, and the
+detection that the wider factor costs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FACTORS = {
+    torch.float64: 256.0,
+    torch.float32: 256.0,
+    torch.bfloat16: 64.0,
+    torch.float16: 32.0,
+}
+NARROW = 8
+NARROW_FACTORS = {
+    torch.float64: 8192.0,
+    torch.float32: 8192.0,
+    torch.bfloat16: 64.0,
+    torch.float16: 32.0,
+}
+
+
+def factor(dtype: torch.dtype, width: int | None) -> float:
+    """The multiple of eps x scale that is allowed. `width` is the size of the residual stream;
+    a subject that does not tell is taken to be wide."""
+    table = NARROW_FACTORS if width is not None and width < NARROW else FACTORS
+    return table[dtype]
+
+
+def allowed(uncached: Tensor, width: int | None) -> Tensor:
+    """The allowed |difference| at each position [batch, time] of `uncached` [batch, time,
+    features], in float64. It comes from the uncached path alone, so that a fault of the cached
+    path cannot widen its own tolerance.
+    """
+    finite = uncached.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).double()
+    scale = finite.abs().amax(-1)
+    return factor(uncached.dtype, width) * torch.finfo(uncached.dtype).eps * scale
