@@ -1,0 +1,75 @@
+"""Arithmetic that both paths of the registered decoder share.
+
+Nothing here knows which position a row holds or what a query may see: a cache bug hides in
+indices, masks and storage, and each path has its own of those.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvfuzz.zoo.weights import Layer, Norm
+
+EPSILON = 1e-5
+ROPE_BASE = 10_000.0
+
+
+def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
+    """LayerNorm or RMSNorm over the last axis of `x` [batch, time, width]."""
+    if kind == "layernorm":
+        return F.layer_norm(x, x.shape[-1:], norm.gain, norm.bias, EPSILON)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * norm.gain
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]."""
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def rotated(x: Tensor, angles: Tensor) -> Tensor:
+    """`x` [..., time, head_dim], each pair (i, i + head_dim/2) turned by `angles`
+    [time, head_dim/2] (rotary embedding, arXiv 2104.09864)."""
+    low, high = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
+
+
+def rope_frequencies(head_dim: int, like: Tensor) -> Tensor:
+    """The turn per position of each pair [head_dim / 2], in radians."""
+    exponents = torch.arange(0, head_dim, 2, dtype=like.dtype, device=like.device) / head_dim
+    return ROPE_BASE**-exponents
+
+
+def alibi_slopes(heads: int, like: Tensor) -> Tensor:
+    """The penalty per position of distance [heads, 1, 1] (arXiv 2108.12409)."""
+    steps = torch.arange(1, heads + 1, dtype=like.dtype, device=like.device)
+    return (2.0 ** (-8.0 * steps / heads))[:, None, None]
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Softmax attention. `query` [batch, heads, n, head_dim], `key` and `value`
+    [batch, kv_heads, m, head_dim], `visible` bool [n, m], `bias` [heads, n, m] or None.
+    Returns [batch, n, heads * head_dim].
+
+    A hidden key scores the smallest finite number, not -inf: a row that sees nothing, which only
+    a fault makes, is then wrong rather than NaN.
+    """
+    group = query.shape[1] // key.shape[1]
+    if group > 1:
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [batch, heads, n, m]
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    mixed = scores.softmax(-1) @ value  # [batch, heads, n, head_dim]
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def feed_forward(layer: Layer, x: Tensor) -> Tensor:
+    """The MLP, [batch, time, width] -> [batch, time, width]."""
+    hidden = F.gelu(x @ layer.mlp_in + layer.mlp_in_bias)
+    return hidden @ layer.mlp_out + layer.mlp_out_bias
