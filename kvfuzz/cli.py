@@ -1,0 +1,229 @@
+"""The command line: `kvfuzz audit | fuzz | replay`, and what installed packages add.
+
+Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+
+import kvfuzz
+from kvfuzz.errors import KvfuzzError, UsageError
+from kvfuzz.near import near
+from kvfuzz.options import (
+    Shard,
+    examples_option,
+    folder_option,
+    json_option,
+    options_of,
+    prepare_torch,
+    progress_bar,
+    seed_option,
+    subject_options,
+    time_option,
+    workers_option,
+)
+from kvfuzz.settings import default_map
+
+EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
+
+
+class Commands(click.Group):
+    """A group that also offers the commands of the entry point group `kvfuzz.commands`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_offered()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in _offered():
+            command = _offered()[cmd_name].load()
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            known = self.list_commands(ctx)
+            hint = near(name, known) or f": choose from {', '.join(known)}"
+            raise UsageError(f"there is no command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(kvfuzz.__version__, prog_name="kvfuzz")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Prove that a language model's KV cache is right.
+
+    A decoder fed through its cache must give the logits that it gives without one. A SUBJECT is
+    zoo, zoo:NAME, transformers:MODEL_TYPE, transformers:DIRECTORY, package.module:attribute or
+    path/to/file.py:attribute.
+    """
+    assert isinstance(ctx.command, click.Group)
+    ctx.default_map = default_map(ctx.command, Path())
+
+
+@cli.command()
+@json_option
+def audit(json_file: Path | None) -> int:
+    """Audit the registered decoder's trained checkpoint.
+
+    Every prefix of every pattern of its corpus, two deliberate failures, the cache's memory, and
+    generation with and without the cache.
+    """
+    from rich.console import Console
+
+    from kvfuzz.audit import audit as run_audit
+    from kvfuzz.files import check_writable, write_json
+    from kvfuzz.report.audit import render
+
+    if json_file:
+        check_writable(json_file)
+    prepare_torch()
+    result = run_audit()
+    render(result, Console())
+    if json_file:
+        write_json(json_file, result.to_json())
+    return EXIT_CODES[result.verdict]
+
+
+@cli.command()
+@click.argument("subject")
+@examples_option("default 200, or no limit with --time")
+@time_option
+@seed_option
+@click.option("--shard", type=Shard(), help="Hunt as shard K of N, with a seed of its own.")
+@workers_option
+@click.option(
+    "--length", type=click.IntRange(min=1), metavar="TOKENS",
+    help="Longest row to draw (default 20); go past a window that is longer.",
+)  # fmt: skip
+@subject_options
+@folder_option
+@json_option
+def fuzz(
+    subject: str,
+    examples: int | None,
+    seconds: float | None,
+    seed: int | None,
+    shard: tuple[int, int] | None,
+    workers: int,
+    length: int | None,
+    device: str,
+    dtype: str | None,
+    attn: str | None,
+    config_file: Path | None,
+    folder: Path,
+    json_file: Path | None,
+) -> int:
+    """Hunt for a case on which SUBJECT gives other logits with its cache than without.
+
+    What fails is shrunk, printed and written as a counterexample that `kvfuzz replay` accepts.
+    """
+    from kvfuzz.files import check_writable, write_json
+    from kvfuzz.hunt import EXAMPLES
+    from kvfuzz.hunt import fuzz as hunt
+    from kvfuzz.report.text import hunt_text
+
+    if json_file:
+        check_writable(json_file)
+    check_writable(folder / "counterexample.json")
+    prepare_torch()
+    options = options_of(device, dtype, attn, config_file)
+    total = examples or (None if seconds else EXAMPLES)
+    with progress_bar(f"fuzzing {subject}", total) as update:
+        found = hunt(
+            subject,
+            examples=examples,
+            seed=seed,
+            seconds=seconds,
+            workers=workers,
+            shard=shard,
+            longest=length,
+            options=options,
+            folder=folder,
+            database=folder / "examples",
+            progress=lambda done: update(done, total),
+        )
+    click.echo(hunt_text(found))
+    if json_file:
+        write_json(json_file, found.to_json())
+    return EXIT_CODES[found.verdict]
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--subject", help="Run the same programs on another subject.")
+@click.option("--device", help="Run on another device than the recorded one.")
+@json_option
+def replay(
+    paths: tuple[Path, ...], subject: str | None, device: str | None, json_file: Path | None
+) -> int:
+    """Run counterexamples again: files, or directories of them.
+
+    Imports the code of the subjects that they name. Exit code 1 if one still diverges, 0 if they
+    now agree.
+    """
+    from kvfuzz.files import check_writable, write_json
+    from kvfuzz.replaying import exit_code, files_of
+    from kvfuzz.replaying import replay as run_again
+    from kvfuzz.report.text import replay_text
+
+    if json_file:
+        check_writable(json_file)
+    prepare_torch()
+    replayed = []
+    for path in files_of(paths):
+        item = run_again(path, subject=subject, device=device, announce=_announce)
+        replayed.append(item)
+        if item.error:
+            click.echo(f"kvfuzz: {item.error}", err=True)
+        else:
+            click.echo(replay_text(item))
+    if not replayed:
+        click.echo(f"INCONCLUSIVE: no counterexample (*.json) in {', '.join(map(str, paths))}")
+    code = exit_code(replayed)
+    if json_file:
+        words = {code: word for word, code in EXIT_CODES.items()} | {2: "error"}
+        write_json(
+            json_file,
+            {"verdict": words[code], "replayed": [item.to_json() for item in replayed]},
+        )
+    return code
+
+
+def _announce(found: Any, name: str) -> None:
+    recorded = f" (recorded on {found.subject})" if name != found.subject else ""
+    click.echo(f"importing subject {name}{recorded}")
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code. What is refused ends in one line."""
+    try:
+        code = cli.main(args=args, prog_name="kvfuzz", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("kvfuzz: interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        message = " ".join(error.format_message().split())
+        click.echo(f"kvfuzz: {message}", err=True)
+        return 2
+    except KvfuzzError as error:
+        click.echo(f"kvfuzz: {error}", err=True)
+        return error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _offered() -> dict[str, Any]:
+    return {entry.name: entry for entry in entry_points(group="kvfuzz.commands")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""What the commands share: options, progress, and how a command ends.
+
+Nothing here imports torch, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kvfuzz.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvfuzz.loading import Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+class Workers(click.ParamType[int]):
+    """A number of processes, or `auto` for one per core."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "auto":
+            return max(1, os.cpu_count() or 1)
+        try:
+            workers = int(value)
+        except (TypeError, ValueError):
+            workers = 0
+        if workers < 1:
+            self.fail(f"{value!r} is not a positive number or auto", param, ctx)
+        return workers
+
+
+class Shard(click.ParamType[tuple[int, int]]):
+    """`K/N`: the Kth of N shards, counted from 1."""
+
+    name = "K/N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            k, n = (int(word) for word in str(value).split("/"))
+        except ValueError:
+            k, n = 0, 0
+        if not 1 <= k <= n:
+            self.fail(f"{value!r} is not K/N with 1 <= K <= N", param, ctx)
+        return k, n
+
+
+json_option = click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the result to FILE as JSON.",
+)  # fmt: skip
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N",
+    help="Draw the same cases as any run with seed N (default: a fresh one, printed).",
+)  # fmt: skip
+time_option = click.option(
+    "--time", "seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    help="Stop after SECONDS.",
+)  # fmt: skip
+workers_option = click.option(
+    "-n", "--workers", type=Workers(), default=1, show_default=True,
+    help="Processes to work in.",
+)  # fmt: skip
+folder_option = click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".kvfuzz"),
+    show_default=True, help="Where counterexamples are kept.",
+)  # fmt: skip
+
+
+def examples_option(default: str) -> Callable[[F], F]:
+    """`--examples N`, where `default` says what happens without."""
+    return click.option(
+        "--examples", type=click.IntRange(min=1), metavar="N", help=f"Cases to draw ({default})."
+    )
+
+
+def subject_options(command: F) -> F:
+    """The options that say how a subject is built: --device --dtype --attn --config."""
+    for option in (
+        click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.json",
+            help="Settings of the subject, as a JSON object.",
+        ),
+        click.option(
+            "--attn", type=click.Choice(["eager", "sdpa"]),
+            help="Attention implementation of a transformers model (default: both are drawn).",
+        ),
+        click.option(
+            "--dtype", type=click.Choice(DTYPES),
+            help="Run in this dtype (default: what the subject offers is drawn).",
+        ),
+        click.option("--device", default="cpu", show_default=True, help="Run on this device."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def options_of(
+    device: str, dtype: str | None, attn: str | None, config_file: Path | None
+) -> Options:
+    """The Options that the subject options stand for. Raises UsageError."""
+    from kvfuzz.loading import Options
+
+    config = _config(config_file)
+    if attn is not None:
+        config["attn"] = attn
+    return Options(device=device, dtype=dtype, config=config)
+
+
+def prepare_torch() -> None:
+    """One thread: more make small models slower, and change rounding."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, shown only on a terminal; call what it yields with (done, total)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(label, total=total)
+
+        def update(done: int, total: int | None = None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield update
+
+
+def _config(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read --config {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"--config {path} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"--config {path} should hold a JSON object, got {type(data).__name__}")
+    return data

@@ -1,0 +1,91 @@
+"""Work in several processes of the standard library.
+
+Processes are spawned, never forked: a fork after torch has run crashes. Each has one torch
+thread; more make every worker slower, and change rounding.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+import torch
+
+from kvfuzz.errors import Inconclusive
+from kvfuzz.loading import Options, load
+from kvfuzz.rounds import Plan, Tally, merged, run_round
+from kvfuzz.subject import Factory
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """An executor of `workers` spawned processes with one torch thread each; on leaving, work
+    that has not begun is dropped."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    # Read by the children when they import torch, which is before any initialiser could run.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    executor = ProcessPoolExecutor(
+        workers,
+        multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def run_rounds_in_processes(
+    plan: Plan, workers: int, progress: Callable[[int], None] | None
+) -> Tally:
+    """The rounds of `plan` up to the first failure, as `fuzz.run_rounds` gives them: rounds are
+    taken in order, and what ran past the first failing round is forgotten.
+
+    Raises Inconclusive if a worker process dies.
+    """
+    total = Tally()
+    running: deque[Future[Tally]] = deque()
+    index = 0
+    with pool(workers) as executor:
+        try:
+            while True:
+                while len(running) < 2 * workers and plan.round_size(index) and not plan.overdue:
+                    running.append(executor.submit(_round_in_worker, plan, index))
+                    index += 1
+                if not running:
+                    return total
+                total = merged(total, running.popleft().result())
+                if progress is not None:
+                    progress(total.cases)
+                if total.failure is not None:
+                    return total
+        except BrokenProcessPool:
+            raise Inconclusive(
+                f"a worker process died while running {plan.subject}; run it again with -n 1 "
+                f"--seed {plan.seed} to see where"
+            ) from None
+
+
+def _round_in_worker(plan: Plan, index: int) -> Tally:
+    return run_round(_factory(plan.subject, plan.options), plan, index)
+
+
+_FACTORIES: dict[str, Factory] = {}
+
+
+def _factory(name: str, options: Options) -> Factory:
+    """One factory per process and subject, however many rounds it runs."""
+    key = repr((name, options))
+    if key not in _FACTORIES:
+        _FACTORIES[key] = load(name, options)
+    return _FACTORIES[key]

@@ -1,0 +1,101 @@
+"""Run counterexamples again: a regression gate over one file or a directory of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.agreement import check
+from kvfuzz.counterexample import Counterexample, read
+from kvfuzz.errors import KvfuzzError, UsageError
+from kvfuzz.loading import Options, load
+from kvfuzz.locating import Divergence, locate_precisely
+from kvfuzz.paths import which_agree
+from kvfuzz.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of one file: the verdict of running it again, or the error that kept it from
+    being run."""
+
+    path: Path
+    found: Counterexample | None = None
+    subject: str | None = None
+    verdict: Verdict | None = None
+    located: Divergence | None = None
+    paths: str | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "subject": self.subject,
+            "verdict": self.verdict.status if self.verdict else None,
+            "excess": self.verdict.excess if self.verdict else None,
+            "located": self.located.to_json() if self.located else None,
+            "error": self.error,
+        }
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files that `paths` stand for: of a directory, its `*.json`, sorted.
+
+    Raises UsageError for a path that does not exist.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no counterexample {path}")
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return files
+
+
+def replay(
+    path: Path | str,
+    *,
+    subject: str | None = None,
+    device: str | None = None,
+    announce: Callable[[Counterexample, str], None] | None = None,
+) -> Replayed:
+    """Run the counterexample at `path` again, on the subject it names or on `subject`.
+
+    `announce` is called before the subject is imported. What cannot be run is told in `error`.
+    """
+    path = Path(path)
+    try:
+        found = read(path)
+    except KvfuzzError as error:
+        return Replayed(path, error=str(error))
+    name = subject or found.subject
+    if announce is not None:
+        announce(found, name)
+    try:
+        return _run(path, found, name, device)
+    except KvfuzzError as error:
+        return Replayed(path, found, name, error=f"{path}: {error}")
+
+
+def exit_code(replayed: Sequence[Replayed]) -> int:
+    """2 if a file could not be run, else 1 if one diverges, else 3 if none could be compared."""
+    if any(item.error for item in replayed):
+        return 2
+    statuses = {item.verdict.status for item in replayed if item.verdict}
+    if "diverged" in statuses:
+        return 1
+    return 0 if "agreed" in statuses else 3
+
+
+def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Replayed:
+    case = found.case
+    where = device or str(found.environment.get("device", "cpu"))
+    factory = load(name, Options(device=where, dtype=case.dtype, config=case.config))
+    built = factory.subject(case)
+    verdict = check(built, case)
+    located, paths = None, None
+    if verdict.diverged and (verdict.error is None or verdict.error_step is not None):
+        located = locate_precisely(factory, case)
+        paths = which_agree(factory.subject(case), case)
+    return Replayed(path, found, name, verdict, located, paths)

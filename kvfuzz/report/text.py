@@ -1,0 +1,142 @@
+"""Verdicts as text for the terminal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from kvfuzz.case import Case
+from kvfuzz.hunt import Hunt
+from kvfuzz.locating import Divergence, ordinal
+from kvfuzz.replaying import Replayed
+from kvfuzz.verdict import Verdict
+
+
+def divergence_text(
+    case: Case,
+    verdict: Verdict,
+    located: Divergence | None = None,
+    paths: str | None = None,
+    replay: Path | None = None,
+) -> str:
+    """What was seen, what was expected, where, by how much, what to look at first, and how to
+    see it again."""
+    lines = _error_lines(case, verdict) if verdict.error else _value_lines(case, verdict)
+    if verdict.prefixwise:
+        lines.append(
+            "  uncached logits depend on later tokens or on the length: judged against one "
+            "uncached run for each prefix"
+        )
+    if located is not None:
+        lines.append(f"  first divergence: {_place(case, located)} ({located.source})")
+        lines.append(f"  look first at: {located.look_first_at}")
+    if paths:
+        lines.append(f"  paths: {paths}")
+    lines += _case_lines(case)
+    if replay is not None:
+        lines.append(f"  replay: kvfuzz replay {replay}")
+    return "\n".join(lines)
+
+
+def hunt_text(hunt: Hunt) -> str:
+    """The outcome of a hunt, in full if it diverged."""
+    if hunt.failure is not None:
+        text = divergence_text(
+            hunt.failure.case, hunt.failure.verdict, hunt.located, hunt.paths, hunt.path
+        )
+        if not hunt.failure.repeatable:
+            text += (
+                "\n  not repeatable: running this case again gave another verdict (is there "
+                "dropout, or state left in the model?)"
+            )
+        return f"{text}\n{_counts(hunt)}"
+    if hunt.verdict == "inconclusive":
+        reasons = "; ".join(hunt.reasons) or "no case was run"
+        return (
+            f"INCONCLUSIVE {hunt.subject}: nothing could be compared ({reasons})\n{_counts(hunt)}"
+        )
+    return f"AGREED {hunt.subject}: cached and uncached logits agree\n{_counts(hunt)}"
+
+
+def _counts(hunt: Hunt) -> str:
+    shard = f", shard {hunt.shard}" if hunt.shard else ""
+    discarded = f", {hunt.discarded} discarded" if hunt.discarded else ""
+    prefixwise = ""
+    if hunt.prefixwise:
+        prefixwise = (
+            f", {hunt.prefixwise} judged prefix by prefix (the uncached path is not causal)"
+        )
+    return (
+        f"  {hunt.cases} cases{discarded}{prefixwise}, {hunt.rows} positions compared, largest "
+        f"difference {_times(hunt.worst_excess)} the allowed, {hunt.seconds:.1f} s, "
+        f"seed {hunt.seed}{shard}"
+    )
+
+
+def _value_lines(case: Case, verdict: Verdict) -> list[str]:
+    first = verdict.first
+    assert first is not None
+    label = f"logit[{first.token}]"
+    return [
+        f"DIVERGED at step {first.step + 1} of {len(case.schedule)} ({first.kind}), row "
+        f"{first.row}, position {first.position} (the {ordinal(first.position)} token)",
+        f"  cached   {label} = {first.cached: .6g}",
+        f"  uncached {label} = {first.uncached: .6g}",
+        f"  difference {first.difference:.4g} is {_times(_ratio(first.difference, first.allowed))} "
+        f"the allowed {first.allowed:.3g} ({verdict.dtype}, scaled to the largest logit there)",
+    ]
+
+
+def _error_lines(case: Case, verdict: Verdict) -> list[str]:
+    if verdict.error_step is None:
+        return [f"DIVERGED: {verdict.error}; the cached path did not"]
+    step = list(case.steps())[verdict.error_step]
+    return [
+        f"DIVERGED at step {step.index + 1} of {len(case.schedule)} ({step.kind}), positions "
+        f"{step.start} to {step.stop - 1}",
+        f"  {verdict.error}; the uncached path did not raise",
+    ]
+
+
+def _place(case: Case, located: Divergence) -> str:
+    text = f"{located.site.prose} of row {located.row}"
+    if located.missing:
+        text += f", which {located.missing}"
+    first = next(case.steps())
+    if located.step or located.position < first.stop - 1:
+        text += f", step {located.step + 1}, position {located.position}"
+    return text
+
+
+def _case_lines(case: Case) -> list[str]:
+    rows = [" ".join(map(str, row)) for row in case.tokens]
+    config = ", ".join(f"{name} {value}" for name, value in case.config.items())
+    lines = [f"  case: seed {case.seed}, schedule {list(case.schedule)}, {case.dtype}"]
+    if config:
+        lines.append(f"  model: {config}")
+    return [*lines, *(f"  row {i}: {row}" for i, row in enumerate(rows))]
+
+
+def _ratio(difference: float, allowed: float) -> float:
+    return difference / allowed if allowed else math.inf
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} x"
+
+
+def replay_text(item: Replayed) -> str:
+    """What became of one counterexample."""
+    assert item.found is not None
+    assert item.verdict is not None
+    verdict = item.verdict
+    if verdict.diverged:
+        return divergence_text(item.found.case, verdict, item.located, item.paths, item.path)
+    if verdict.status == "discarded":
+        return f"INCONCLUSIVE {item.path}: nothing could be compared ({verdict.reason})"
+    recorded = item.found.verdict.get("status")
+    was = "; it diverged when it was recorded" if recorded == "diverged" else ""
+    return (
+        f"AGREED {item.path}: {verdict.rows} positions, largest difference "
+        f"{_times(verdict.excess)} the allowed{was}"
+    )

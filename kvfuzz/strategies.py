@@ -1,0 +1,95 @@
+"""What Hypothesis draws: whole cases, that shrink towards one row of few tokens.
+
+A short run must reach every family of schedules, so the three families are drawn with equal
+chance: token by token; a prefill and then single tokens; arbitrary chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvfuzz.case import Case
+from kvfuzz.errors import UsageError
+from kvfuzz.subject import Factory
+
+LONGEST = 20
+MOST_ROWS = 3
+LARGEST_CHUNK = 6
+MOST_SEEDS = 2**16
+
+
+@dataclass(frozen=True)
+class Space:
+    """The cases that may be drawn: token ids below `vocab_size`, rows of up to `longest` tokens,
+    and what the subject can be built with."""
+
+    vocab_size: int
+    longest: int
+    dtypes: tuple[str, ...]
+    seeded: bool = True
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def space_of(factory: Factory, longest: int | None = None) -> Space:
+    """The space of the subjects of `factory`, with rows of up to `longest` tokens (default
+    LONGEST, or the subject's max_length if that is less)."""
+    limits = factory.limits()
+    if longest is not None and limits.max_length is not None and longest > limits.max_length:
+        raise UsageError(
+            f"rows of {longest} tokens are longer than {factory.name} takes "
+            f"(max_length {limits.max_length})"
+        )
+    if longest is not None and longest < 1:
+        raise UsageError(f"the longest row should hold at least 1 token, got {longest}")
+    most = longest or min(LONGEST, limits.max_length or LONGEST)
+    return Space(
+        limits.vocab_size, most, factory.dtypes, factory.seeded, factory.choices, factory.fixed
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, space: Space) -> Case:
+    """One case of `space`: rows of one length, all different."""
+    schedule = draw(schedules(space.longest))
+    token = st.integers(0, space.vocab_size - 1)
+    length = sum(schedule)
+    row = st.lists(token, min_size=length, max_size=length).map(tuple)
+    most_rows = min(MOST_ROWS, space.vocab_size)
+    rows = draw(st.lists(row, min_size=1, max_size=most_rows, unique=True))
+    drawn = {name: draw(st.sampled_from(values)) for name, values in space.choices.items()}
+    return Case(
+        tokens=tuple(rows),
+        schedule=schedule,
+        seed=draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
+        dtype=draw(st.sampled_from(space.dtypes)),
+        config={**drawn, **space.fixed},
+    )
+
+
+def schedules(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Chunk sizes that sum to at most `longest`, from the three families."""
+    one_by_one = st.integers(1, longest).map(lambda count: (1,) * count)
+    prefilled = st.integers(1, longest).flatmap(
+        lambda prefill: st.integers(0, longest - prefill).map(
+            lambda decodes: (prefill, *(1,) * decodes)
+        )
+    )
+    largest = min(LARGEST_CHUNK, longest)
+    chunks = st.lists(st.integers(1, largest), min_size=1, max_size=LARGEST_CHUNK)
+    return st.one_of(one_by_one, prefilled, chunks.map(lambda sizes: _cut(sizes, longest)))
+
+
+def _cut(sizes: list[int], longest: int) -> tuple[int, ...]:
+    """The leading chunks of `sizes` that fit into `longest`, the last one cut to fit."""
+    kept = []
+    for size in sizes:
+        left = longest - sum(kept)
+        if left <= 0:
+            break
+        kept.append(min(size, left))
+    return tuple(kept)

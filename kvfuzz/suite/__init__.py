@@ -1,0 +1,1 @@
+"""Tests to run against a subject of one's own: `pytest --pyargs kvfuzz.suite`."""
