@@ -1,0 +1,135 @@
+"""Measure the honest difference of narrow decoders, which the factors of `kvfuzz.tolerance` bound.
+
+    python benchmarks/narrow_tolerance.py --checks 20000 --dtype float64
+
+A check is one clean case of a decoder with a residual stream below 8: random configuration, scale,
+tokens, rows, schedule. Printed per width: quantiles of the check's largest |cached - uncached| in
+units of eps x the row's largest |logit|; and what the factor in force costs in detection, as the
+share of checks on which cached values too large by a factor 1 + d are told from none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from kvfuzz.case import DTYPES, Case
+from kvfuzz.compare import compare
+from kvfuzz.injection import Faulty
+from kvfuzz.run import run_cached, run_uncached
+from kvfuzz.tolerance import FACTORS, NARROW, NARROW_FACTORS
+from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
+from kvfuzz.zoo.decoder import Decoder
+
+SIZES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if h * d < NARROW]
+
+
+@click.command()
+@click.option("--checks", default=20_000, show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--faulty-every", default=20, show_default=True, help="Detection: one check in N.")
+def main(checks: int, dtype: str, seed: int, faulty_every: int) -> None:
+    torch.set_num_threads(1)
+    ratios: dict[int, list[float]] = defaultdict(list)
+    caught: dict[str, dict[float, list[bool]]] = {
+        "narrow": defaultdict(list),
+        "wide": defaultdict(list),
+    }
+    drawn = track(_cases(checks, dtype, seed), description=dtype, total=checks)
+    for number, (decoder, case) in enumerate(drawn):
+        ratios[decoder.width].append(_ratio(decoder, decoder, case))
+        if number % faulty_every == 0:
+            for size in SIZES:
+                ratio = _ratio(Faulty(decoder, ["kvfuzz.zoo.cached:store"], _scaled(size)), decoder, case)
+                for name, table in (("narrow", NARROW_FACTORS), ("wide", FACTORS)):
+                    caught[name][size].append(ratio > table[getattr(torch, dtype)])
+    _print(dtype, ratios, caught)
+
+
+def _cases(checks: int, dtype: str, seed: int) -> Iterator[tuple[Decoder, Case]]:
+    rng = random.Random(f"{seed} {dtype}")
+    for number in range(checks):
+        heads, head_dim = rng.choice(SHAPES)
+        positions = rng.choice([p for p in POSITIONS if p != "rope" or head_dim % 2 == 0])
+        config = DecoderConfig(
+            layers=rng.choice((1, 2, 3)),
+            heads=heads,
+            kv_heads=rng.choice([k for k in (1, 2, 3) if heads % k == 0]),
+            head_dim=head_dim,
+            positions=positions,
+            norm=rng.choice(NORMS),
+            window=rng.choice((None, 3, 5)),
+            scale=rng.choice((0.7, 1.0, 2.0)),
+        )
+        length = rng.randint(2, 20)
+        schedule = _schedule(rng, length)
+        rows = tuple(
+            tuple(rng.randrange(config.vocab_size) for _ in range(length))
+            for _ in range(rng.randint(1, 3))
+        )
+        yield Decoder(config, seed=number, dtype=dtype), Case(rows, schedule, dtype=dtype)
+
+
+def _schedule(rng: random.Random, length: int) -> tuple[int, ...]:
+    if rng.random() < 1 / 3:
+        return (1,) * length
+    sizes: list[int] = []
+    while sum(sizes) < length:
+        sizes.append(rng.randint(1, length - sum(sizes)))
+    return tuple(sizes)
+
+
+def _ratio(subject: object, clean: Decoder, case: Case) -> float:
+    """The case's largest |difference| in units of eps x the row's largest |logit|."""
+    expected = run_uncached(clean, case.tokens)
+    actual = run_cached(subject, case.tokens, case.steps())  # type: ignore[arg-type]
+    comparison = compare(actual, expected, None)
+    return float(comparison.excess.max()) * FACTORS[expected.dtype]
+
+
+def _scaled(size: float):  # type: ignore[no-untyped-def]
+    def fault(real):  # type: ignore[no-untyped-def]
+        return lambda cache, layer, key, value: real(cache, layer, key, value * (1 + size))
+
+    return fault
+
+
+def _print(
+    dtype: str,
+    ratios: dict[int, list[float]],
+    caught: dict[str, dict[float, list[bool]]],
+) -> None:
+    console = Console()
+    factor = NARROW_FACTORS[getattr(torch, dtype)]
+    total = [value for values in ratios.values() for value in values]
+    table = Table(title=f"{dtype}: {len(total)} clean checks, factor {factor:g}", box=box.SIMPLE)
+    for heading in ("width", "checks", "median", "99 %", "99.9 %", "largest", "over 256"):
+        table.add_column(heading, justify="right")
+    for label, values in [*((str(w), ratios[w]) for w in sorted(ratios)), ("all", total)]:
+        ordered = sorted(values)
+        quantiles = [ordered[min(len(ordered) - 1, int(q * len(ordered)))] for q in (0.5, 0.99, 0.999)]
+        over = sum(value > 256 for value in values)
+        cells = (*quantiles, ordered[-1])
+        table.add_row(label, str(len(values)), *(f"{cell:.3g}" for cell in cells), str(over))
+    console.print(table)
+    costs = Table(title="caught of values too large by 1 + d, in %", box=box.SIMPLE)
+    for heading in ("d", "this factor", "factor for width 8"):
+        costs.add_column(heading, justify="right")
+    for size in SIZES:
+        shares = [100 * sum(c[size]) / len(c[size]) for c in (caught["narrow"], caught["wide"])]
+        costs.add_row(f"{size:g}", *(f"{share:.1f}" for share in shares))
+    console.print(costs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The library of injected faults, and the score that tells whether the checker catches them."""

@@ -1,0 +1,187 @@
+"""The bench: the cases of a campaign, made ready once per process, and mutants judged on them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from kvfuzz.agreement import Reference, check_against, reference
+from kvfuzz.case import Case
+from kvfuzz.counterexample import counterexample
+from kvfuzz.errors import InvalidSubject
+from kvfuzz.locating import difference_map, locate_precisely
+from kvfuzz.rounds import ROUND, Plan, run_round
+from kvfuzz.subject import Factory, Subject
+from kvfuzz.verdict import Verdict
+from mutants.limits import OutOfTime, time_limit
+from mutants.mutant import Mutant
+from mutants.result import Result
+from mutants.subjects import mutated
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What is scored and how, as plain values that another process can take over.
+
+    `cases` are those that a clean hunt by `plan` examines. With `matrix` every case runs on every
+    mutant; without, a mutant stops at its first kill. `shrink` tells whether kills are shrunk.
+    """
+
+    plan: Plan
+    cases: tuple[Case, ...]
+    matrix: bool
+    shrink: bool
+    seconds_per_mutant: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case, the subject built for it, and what its uncached path says: shared by all mutants,
+    since a fault never touches the uncached path."""
+
+    case: Case
+    subject: Subject
+    expected: Reference
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The cases of `campaign`, each made ready when it is first met."""
+
+    factory: Factory
+    campaign: Campaign
+    ready: dict[int, Prepared] = field(default_factory=dict)
+
+    def prepared(self, index: int) -> Prepared:
+        if index not in self.ready:
+            case = self.campaign.cases[index]
+            subject = self.factory.subject(case)
+            self.ready[index] = Prepared(case, subject, reference(subject, case))
+        return self.ready[index]
+
+
+def baseline(bench: Bench) -> str | None:
+    """Why there can be no score, judged on the unmutated subject; None if there can."""
+    rows = 0
+    for index in range(len(bench.campaign.cases)):
+        item = bench.prepared(index)
+        verdict = check_against(item.expected, item.subject, item.case)
+        rows += verdict.rows
+        if verdict.diverged:
+            name, seed = bench.factory.name, bench.campaign.plan.seed
+            return (
+                f"the unmutated {name} diverges on case {index}: "
+                f"run kvfuzz fuzz {name} --seed {seed}"
+            )
+    return None if rows else f"nothing could be compared on {bench.factory.name}"
+
+
+def judged(bench: Bench, mutant: Mutant) -> Result:
+    """What becomes of `mutant` on the cases of `bench`: the same in every process.
+
+    Only a difference of logits kills. A fault that raises, or breaks the protocol, is loud,
+    unless another case kills it.
+    """
+    started = time.time()
+    tally = _Tally()
+    state, reason = None, None
+    try:
+        with time_limit(bench.campaign.seconds_per_mutant):
+            for index in range(len(bench.campaign.cases)):
+                tally.add(index, *_met(bench.prepared(index), mutant))
+                if tally.kills and not bench.campaign.matrix:
+                    break
+    except InvalidSubject as error:
+        state, reason = "invalid", str(error)
+    except OutOfTime:
+        state, reason = "timed_out", f"over {bench.campaign.seconds_per_mutant:g} s"
+    if tally.kills:
+        state, reason = "killed", None
+        if mutant.equivalent is not None:
+            state, reason = "invalid", f"declared equivalent, but case {tally.kills[0]} kills it"
+    if state is None:
+        state, reason = _unkilled(mutant, tally)
+    result = Result(
+        id=mutant.id,
+        operator=mutant.operator,
+        state=state,
+        declared_site=str(mutant.site) if mutant.site else None,
+        killed_by=tally.kills[0] if tally.kills else None,
+        kills=tuple(tally.kills),
+        ran=tally.ran,
+        raised=len(tally.errors),
+        reached=tally.reached,
+        excess=tally.excess,
+        reason=reason,
+    )
+    result = _with_witness(bench, mutant, result) if state == "killed" else result
+    return replace(result, seconds=time.time() - started)
+
+
+@dataclass
+class _Tally:
+    ran: int = 0
+    reached: int = 0
+    excess: float = 0.0
+    kills: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, index: int, verdict: Verdict | None, error: str | None, reached: int) -> None:
+        self.ran += 1
+        self.reached += reached
+        if error is not None:
+            self.errors.append(error)
+        elif verdict is not None and verdict.diverged:
+            self.kills.append(index)
+            self.excess = self.excess or verdict.excess
+
+
+def _met(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, int]:
+    """The verdict of one case on `mutant`, or the error it made, and how often it was reached.
+
+    Raises InvalidSubject if the fault cannot be put into the subject at all.
+    """
+    faulty = mutant.into(item.subject)
+    try:
+        verdict = check_against(item.expected, faulty, item.case)
+    except InvalidSubject as error:
+        return None, str(error), faulty.reached
+    return verdict, verdict.error, faulty.reached
+
+
+def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
+    if tally.errors:
+        return "loud", tally.errors[0]
+    if not tally.reached:
+        return "unreached", "no case ran the code that it replaces"
+    if mutant.equivalent is not None:
+        return "equivalent", mutant.equivalent
+    return "survived", None
+
+
+def _with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
+    """`result` with its kill shrunk, located and mapped.
+
+    The round that the killing case was drawn in, run again on the mutant, meets the same first
+    kill, and Hypothesis shrinks it.
+    """
+    assert result.killed_by is not None
+    factory = mutated(bench.factory, mutant)
+    plan, case = bench.campaign.plan, bench.campaign.cases[result.killed_by]
+    if bench.campaign.shrink:
+        # Without a time limit: what is shrunk must not depend on the clock.
+        found = run_round(factory, replace(plan, until=None), result.killed_by // ROUND).failure
+        if found is not None and found.verdict.error is None:
+            case = found.case
+    subject = factory.subject(case)
+    verdict = check_against(reference(subject, case), subject, case)
+    located = locate_precisely(factory, case)
+    seen: dict[str, Any] | None = located.to_json() if located else None
+    witness = counterexample(factory.name, case, verdict, seen, plan.options.device)
+    return replace(
+        result,
+        site=str(located.site) if located else None,
+        witness=witness.to_json(),
+        map=tuple(asdict(cell) for cell in difference_map(subject, case)),
+    )

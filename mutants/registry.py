@@ -1,0 +1,101 @@
+"""Find the mutants: those of `mutants/faults/`, and those that installed packages offer.
+
+A package offers mutants under the entry point group `kvfuzz.mutants`: the name of a module, or of
+a package whose modules hold them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from types import ModuleType
+
+from kvfuzz.errors import UsageError
+from kvfuzz.near import near
+from mutants.mutant import Mutant
+
+HOME = "mutants.faults"
+GROUP = "kvfuzz.mutants"
+
+
+@functools.cache
+def library() -> dict[str, Mutant]:
+    """Every mutant by its id, sorted. Raises UsageError if two have the same id, or if a package
+    that offers mutants does not import."""
+    found: dict[str, Mutant] = {}
+    for module in _modules():
+        for thing in vars(module).values():
+            if not isinstance(thing, Mutant) or thing.fault.__module__ != module.__name__:
+                continue
+            if found.setdefault(thing.id, thing) is not thing:
+                raise UsageError(f"two mutants are called {thing.id!r}")
+    return dict(sorted(found.items()))
+
+
+def find(mutant_id: str) -> Mutant:
+    """The mutant called `mutant_id`. Raises UsageError with near matches."""
+    known = library()
+    if mutant_id not in known:
+        raise UsageError(
+            f"there is no mutant {mutant_id!r}{near(mutant_id, known)}: see `kvfuzz mutants`"
+        )
+    return known[mutant_id]
+
+
+def select(
+    subject: str, ids: tuple[str, ...] = (), operators: tuple[str, ...] = ()
+) -> tuple[list[Mutant], list[Mutant]]:
+    """The mutants of `subject` to score, and the placebos that watch over them.
+
+    `ids` and `operators` restrict the mutants. Raises UsageError for an unknown one, or if none
+    is left.
+    """
+    offered = [mutant for mutant in library().values() if matches(mutant, subject)]
+    of_operators(operators)
+    wanted = {find(mutant_id).id for mutant_id in ids}
+    scored = [
+        mutant
+        for mutant in offered
+        if not mutant.placebo
+        and (not wanted or mutant.id in wanted)
+        and (not operators or mutant.operator in operators)
+    ]
+    if not scored:
+        subjects = sorted({mutant.subject for mutant in library().values()})
+        raise UsageError(
+            f"no mutant to score for subject {subject!r}: the library has faults for "
+            f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
+        )
+    return scored, [mutant for mutant in offered if mutant.placebo]
+
+
+def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
+    """The mutants of `operators`, or all. Raises UsageError for an unknown operator."""
+    known = sorted({mutant.operator for mutant in library().values()})
+    for operator in operators:
+        if operator not in known:
+            raise UsageError(
+                f"there is no operator {operator!r}{near(operator, known)}: choose from "
+                f"{', '.join(known)}"
+            )
+    return [m for m in library().values() if not operators or m.operator in operators]
+
+
+def matches(mutant: Mutant, subject: str) -> bool:
+    """Whether `mutant` can be put into `subject`: `zoo` stands for every decoder of the zoo."""
+    return mutant.subject in (subject, subject.partition(":")[0])
+
+
+def _modules() -> Iterator[ModuleType]:
+    names = {HOME, *(entry.value for entry in entry_points(group=GROUP))}
+    for name in sorted(names):
+        try:
+            module = importlib.import_module(name)
+            yield module
+            for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
+                yield importlib.import_module(f"{name}.{info.name}")
+        except ImportError as error:
+            raise UsageError(f"the mutants of {name} do not import: {error}") from None

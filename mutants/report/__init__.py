@@ -1,0 +1,1 @@
+"""Scores for people: terminal, HTML, and the witness files."""

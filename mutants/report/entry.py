@@ -1,0 +1,153 @@
+"""One mutant of a score, as the HTML page shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.case import Case
+from kvfuzz.locating import ordinal
+from kvfuzz.sites import Site
+from mutants.mutant import Mutant
+from mutants.report.heatmap import DifferenceTable, difference_table
+from mutants.report.listing import Listing, fault_listing, real_listings
+from mutants.result import Result, Score
+
+ISSUE = re.compile(r"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)#(\d+)")
+
+Square = tuple[str, str]
+"""What a case did to a mutant (`kill`, `spared` or `unrun`), and the same in words."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The cases of one family of schedules, and what each did to a mutant."""
+
+    name: str
+    squares: tuple[Square, ...]
+
+    @property
+    def kills(self) -> int:
+        return sum(kind == "kill" for kind, _ in self.squares)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The case that kills a mutant, and what it shows."""
+
+    case: Case
+    seen: dict[str, Any]
+    located: dict[str, Any] | None
+    replay: str | None
+    map: DifferenceTable | None
+
+    @property
+    def place(self) -> str:
+        """Where its logits first differ."""
+        first = self.seen["first"]
+        return (
+            f"step {first['step'] + 1} of {len(self.case.schedule)} ({first['kind']}), row "
+            f"{first['row']}, position {first['position']} (the {ordinal(first['position'])} token)"
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result with what the library knows of its mutant, None if it has it no longer."""
+
+    result: Result
+    known: Mutant | None
+    fault: Listing | None
+    real: tuple[Listing, ...]
+    killer: Case | None
+    families: tuple[Family, ...]
+    witness: Witness | None
+    hunt: str
+
+    @property
+    def issue(self) -> str | None:
+        """The address of the public report, if `seen_in` names one."""
+        found = ISSUE.fullmatch(self.known.seen_in or "") if self.known else None
+        return f"https://github.com/{found[1]}/issues/{found[2]}" if found else None
+
+    @property
+    def declared(self) -> str | None:
+        return prose(self.result.declared_site)
+
+    @property
+    def site(self) -> str | None:
+        return prose(self.result.site)
+
+
+def entry(score: Score, result: Result, known: Mutant | None, path: Path | None) -> Entry:
+    """`result` as the page shows it; `path` is the file of its witness."""
+    killer = None if result.killed_by is None else score.cases[result.killed_by]
+    at = "" if known is None or known.subject == score.subject else f"@{score.subject}"
+    return Entry(
+        result=result,
+        known=known,
+        fault=fault_listing(known) if known else None,
+        real=tuple(real_listings(known)) if known else (),
+        killer=killer,
+        families=_families(score.cases, result) if score.matrix and result.ran else (),
+        witness=_witness(result, path) if result.witness else None,
+        hunt=f"kvfuzz fuzz {shlex.quote(f'mutant:{result.id}{at}')} --seed {score.seed}",
+    )
+
+
+def family(schedule: Sequence[int]) -> str:
+    """The family of schedules that `schedule` belongs to, and that a kill tells most by."""
+    if set(schedule) == {1}:
+        return "token by token"
+    if len(schedule) == 1:
+        return "prefill only"
+    return "prefill + decode" if set(schedule[1:]) == {1} else "chunks"
+
+
+def by_step(case: Case) -> list[list[tuple[int, ...]]]:
+    """The tokens of each row of `case`, cut into steps."""
+    return [[row[step.start : step.stop] for step in case.steps()] for row in case.tokens]
+
+
+def prose(site: str | None) -> str | None:
+    """A site as JSON holds it, for a person."""
+    return Site.parse(site).prose if site else None
+
+
+def settings(case: Case) -> str:
+    """What the model of `case` was built with, in one line."""
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in case.config.items()
+    )
+
+
+def _families(cases: Sequence[Case], result: Result) -> tuple[Family, ...]:
+    """The cases by family, each in the order in which they ran."""
+    squares: dict[str, list[Square]] = {}
+    kills = set(result.kills)
+    for index, case in enumerate(cases):
+        kind = "kill" if index in kills else "spared" if index < result.ran else "unrun"
+        words = {"kill": "kill", "spared": "no kill", "unrun": "not run"}[kind]
+        told = f"case {index}: {words} ({' + '.join(map(str, case.schedule))}, {case.dtype})"
+        squares.setdefault(family(case.schedule), []).append((kind, told))
+    order = ("token by token", "prefill + decode", "chunks", "prefill only")
+    return tuple(Family(name, tuple(squares[name])) for name in order if name in squares)
+
+
+def _witness(result: Result, path: Path | None) -> Witness:
+    assert result.witness is not None
+    case = Case.from_json(result.witness["case"])
+    located = result.witness.get("located")
+    return Witness(
+        case=case,
+        seen=result.witness["verdict"],
+        located=located,
+        replay=f"kvfuzz replay {shlex.quote(str(path))}" if path else None,
+        map=difference_table(result.map, case, located),
+    )

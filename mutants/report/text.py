@@ -1,0 +1,75 @@
+"""A score in the terminal: one row per operator, and every mutant that was not killed."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mutants.mutant import STATES
+from mutants.registry import library
+from mutants.result import Result, Score, counted, percent_killed
+
+SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
+
+
+def render(score: Score, console: Console) -> None:
+    """Print `score` to `console`."""
+    if score.results:
+        console.print(_table(score))
+    for state in SHOWN:
+        for result in score.results:
+            if result.state == state:
+                console.print(result_line(result), soft_wrap=True, highlight=False)
+    for placebo in score.placebos:
+        if placebo.state != "survived":
+            console.print(result_line(placebo), soft_wrap=True, highlight=False)
+    console.print(headline(score), soft_wrap=True, highlight=False)
+
+
+def headline(score: Score) -> str:
+    """The score, or why there is none, and what would give it again."""
+    identity = (
+        f"{score.subject}, {len(score.cases)} cases, seed {score.seed}, {score.seconds:.1f} s"
+    )
+    if score.percent is None:
+        return f"NO SCORE: {score.reason} ({identity})"
+    decided = sum(score.counts[state] for state in ("killed", "survived", "unreached", "timed_out"))
+    beside = [
+        f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
+    ]
+    outside = f"; not in the score: {', '.join(beside)}" if beside else ""
+    return (
+        f"MUTATION SCORE {score.percent:.1f} %: {score.counts['killed']} of {decided} killed, "
+        f"{len(score.placebos)} placebos survived{outside} ({identity})"
+    )
+
+
+def result_line(result: Result) -> str:
+    """One mutant that was not killed: what the fault is, and why."""
+    known = library().get(result.id)
+    description = f": {known.description}" if known else ""
+    reason = f" [{result.reason}]" if result.reason else ""
+    return escape(f"{result.state.upper()} {result.id}{description}{reason}")
+
+
+def _table(score: Score) -> Table:
+    table = Table(title="mutants by operator", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("operator", no_wrap=True)
+    for state in STATES:
+        table.add_column(state.replace("_", " "), justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    for operator in sorted({result.operator for result in score.results}):
+        results = [result for result in score.results if result.operator == operator]
+        table.add_row(operator, *_cells(results))
+    table.add_section()
+    table.add_row("all", *_cells(list(score.results)), style="bold")
+    return table
+
+
+def _cells(results: list[Result]) -> list[str]:
+    counts = counted(results)
+    percent = percent_killed(counts)
+    shown = [str(counts[state]) if counts[state] else "." for state in STATES]
+    return [*shown, "-" if percent is None else f"{percent:.0f} %"]

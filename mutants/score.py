@@ -1,0 +1,186 @@
+"""The score: which mutants does the checker catch?
+
+The cases are drawn by the fuzzer's own strategy, once, before any mutant runs. Every mutant meets
+them in the same order and stops at its first kill; the case that killed it is then shrunk. The
+unmutated baseline and the placebos run first: if one of them diverges there is no score.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+
+from kvfuzz.errors import UsageError
+from kvfuzz.loading import Options, load
+from kvfuzz.parallel import pool
+from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
+from kvfuzz.strategies import space_of
+from mutants.bench import Bench, Campaign, baseline, judged
+from mutants.mutant import Mutant
+from mutants.registry import find, select
+from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
+
+EXAMPLES = 100
+SECONDS_PER_MUTANT = 60.0
+
+
+def score(
+    subject: str = "zoo",
+    *,
+    ids: Sequence[str] = (),
+    operators: Sequence[str] = (),
+    examples: int | None = None,
+    seed: int | None = None,
+    seconds: float | None = None,
+    seconds_per_mutant: float = SECONDS_PER_MUTANT,
+    workers: int = 1,
+    matrix: bool = False,
+    shrink: bool = True,
+    options: Options | None = None,
+    progress: Callable[[Result | None, int], None] | None = None,
+) -> Score:
+    """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
+    drawn under `seed` (default fresh), in `workers` processes.
+
+    `ids` and `operators` restrict the mutants; `matrix` runs every case on every mutant; `shrink`
+    shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
+    so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
+    before the first) and the number to come in all. Raises UsageError and InvalidSubject; a failed
+    baseline or a killed placebo gives a Score without a percentage.
+    """
+    _check_limits(examples, seconds, workers)
+    options = options or Options()
+    scored, placebos = select(subject, tuple(ids), tuple(operators))
+    bench = prepared_bench(
+        subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink
+    )
+    started = time.time()
+    if progress is not None:
+        progress(None, len(scored))
+    reason = baseline(bench)
+    watched = [] if reason else [judged(bench, placebo) for placebo in placebos]
+    reason = reason or cry_of_wolf(watched)
+    results: list[Result] = []
+    for result in () if reason else _results(bench, scored, workers):
+        results.append(result)
+        if progress is not None:
+            progress(result, len(scored))
+    return _summed_up(bench, results, watched, reason, time.time() - started)
+
+
+def prepared_bench(
+    subject: str,
+    options: Options,
+    examples: int | None,
+    seed: int | None,
+    seconds: float | None = None,
+    seconds_per_mutant: float = SECONDS_PER_MUTANT,
+    matrix: bool = False,
+    shrink: bool = True,
+) -> Bench:
+    """The bench for `subject`, with its cases drawn."""
+    factory = load(subject, options)
+    plan = Plan(
+        factory.name,
+        options,
+        space_of(factory),
+        fresh_seed() if seed is None else seed,
+        examples or EXAMPLES,
+        time.time() + seconds if seconds else None,
+    )
+    cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
+    return Bench(factory, Campaign(plan, cases, matrix, shrink, seconds_per_mutant))
+
+
+def cry_of_wolf(watched: Sequence[Result]) -> str | None:
+    """Why placebos forbid a score: one was killed, or did not run; None if they do not."""
+    for result in watched:
+        if result.state != "survived":
+            return f"the placebo {result.id}, which changes nothing, is {result.state}"
+    return None
+
+
+def _results(bench: Bench, scored: list[Mutant], workers: int) -> Iterator[Result]:
+    """One result per mutant, in order."""
+    if workers == 1:
+        for mutant in scored:
+            yield _judged_in_time(bench, mutant)
+        return
+    orphans = []
+    with pool(workers) as executor:
+        futures = [executor.submit(_judged_in_worker, bench.campaign, m.id) for m in scored]
+        for mutant, future in zip(scored, futures, strict=True):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                orphans.append(mutant)
+    for mutant in orphans:
+        yield _judged_alone(bench.campaign, mutant)
+
+
+def _judged_in_time(bench: Bench, mutant: Mutant) -> Result:
+    """The result of `mutant`, or `timed_out` if the campaign's time is over."""
+    if bench.campaign.plan.overdue:
+        return Result(mutant.id, mutant.operator, "timed_out", reason="the campaign's time is over")
+    return judged(bench, mutant)
+
+
+_BENCHES: dict[int, Bench] = {}
+
+
+def _judged_in_worker(campaign: Campaign, mutant_id: str) -> Result:
+    """In a worker process: one bench is kept for all the mutants that it judges."""
+    plan = campaign.plan
+    if plan.seed not in _BENCHES:
+        _BENCHES[plan.seed] = Bench(load(plan.subject, plan.options), campaign)
+    return _judged_in_time(_BENCHES[plan.seed], find(mutant_id))
+
+
+def _judged_alone(campaign: Campaign, mutant: Mutant) -> Result:
+    """A mutant whose pool died, in a process of its own, so that only the one that killed the
+    pool is blamed."""
+    with pool(1) as executor:
+        try:
+            return executor.submit(_judged_in_worker, campaign, mutant.id).result()
+        except BrokenProcessPool:
+            return Result(mutant.id, mutant.operator, "loud", reason="its process died")
+
+
+def _summed_up(
+    bench: Bench,
+    results: list[Result],
+    watched: list[Result],
+    reason: str | None,
+    seconds: float,
+) -> Score:
+    results = sorted(results, key=lambda result: result.id)
+    counts = counted(results)
+    percent = None if reason else percent_killed(counts)
+    if percent is None:
+        verdict, reason = "inconclusive", reason or "no mutant could be decided"
+    else:
+        verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
+    return Score(
+        verdict=verdict,
+        percent=percent,
+        subject=bench.factory.name,
+        seed=bench.campaign.plan.seed,
+        cases=bench.campaign.cases,
+        results=tuple(results),
+        placebos=tuple(replace(result, witness=None) for result in watched),
+        matrix=bench.campaign.matrix,
+        reason=reason,
+        seconds=seconds,
+        counts=counts,
+    )
+
+
+def _check_limits(examples: int | None, seconds: float | None, workers: int) -> None:
+    if examples is not None and examples < 1:
+        raise UsageError(f"examples should be at least 1, got {examples}")
+    if workers < 1:
+        raise UsageError(f"the number of workers should be at least 1, got {workers}")
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")

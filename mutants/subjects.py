@@ -1,0 +1,42 @@
+"""`mutant:ID` as a subject: the mutant's own subject with the fault in its cached path.
+
+So that a mutant can be fuzzed, replayed and located as anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvfuzz.errors import InvalidSubject, UsageError
+from kvfuzz.injection import Faulty
+from kvfuzz.loading import Options, load
+from kvfuzz.subject import Factory
+from mutants.mutant import Mutant
+from mutants.registry import find, matches
+
+
+def factory(rest: str, options: Options) -> Factory:
+    """`ID`, or `ID@SUBJECT` for another subject that the mutant fits (`append.drops_newest@zoo:rope`).
+
+    Raises InvalidSubject for an unknown mutant or a subject it does not fit.
+    """
+    mutant_id, _, subject = rest.partition("@")
+    try:
+        mutant = find(mutant_id)
+    except UsageError as error:
+        raise InvalidSubject(str(error)) from None
+    if subject and not matches(mutant, subject):
+        raise InvalidSubject(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
+    return mutated(load(subject or mutant.subject, options), mutant)
+
+
+def mutated(factory: Factory, mutant: Mutant) -> Factory:
+    """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`."""
+
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Faulty:
+        return mutant.into(factory.build(seed, dtype, config))
+
+    place = "" if factory.name == mutant.subject else f"@{factory.name}"
+    return replace(factory, name=f"mutant:{mutant.id}{place}", build=build)

@@ -1,0 +1,1 @@
+"""The score as tests: `pytest --pyargs mutants.suite`, one test per mutant."""

@@ -1,0 +1,72 @@
+"""Each mutant is a test that passes when it is killed, so that tox, xdist and JUnit see the score.
+
+The subject is named by --kvfuzz-subject, the cases are those of --kvfuzz-seed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from kvfuzz.errors import KvfuzzError
+from kvfuzz.loading import Options
+from mutants.bench import Bench, baseline, judged
+from mutants.registry import find, select
+from mutants.score import cry_of_wolf, prepared_bench
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    subject = metafunc.config.option.kvfuzz_subject
+    try:
+        scored, placebos = select(subject)
+    except KvfuzzError as error:
+        raise pytest.UsageError(str(error)) from None
+    if "mutant_id" in metafunc.fixturenames:
+        metafunc.parametrize("mutant_id", [mutant.id for mutant in scored])
+    if "placebo_id" in metafunc.fixturenames:
+        metafunc.parametrize("placebo_id", [placebo.id for placebo in placebos])
+
+
+@pytest.fixture(scope="session")
+def bench(
+    kvfuzz_subject: str, kvfuzz_options: Options, kvfuzz_seed: int, kvfuzz_examples: int | None
+) -> Bench:
+    """The cases, drawn once per worker, before any mutant runs."""
+    return prepared_bench(
+        kvfuzz_subject, kvfuzz_options, kvfuzz_examples, kvfuzz_seed, shrink=False
+    )
+
+
+@pytest.fixture(scope="session")
+def clean(bench: Bench) -> Callable[[], str | None]:
+    """Why there can be no score; judged once per worker, when first asked."""
+    return functools.cache(lambda: baseline(bench))
+
+
+def test_baseline_agrees(clean: Callable[[], str | None]) -> None:
+    """The unmutated subject agrees on every case, without which there is no score."""
+    assert clean() is None
+
+
+def test_placebo_survives(placebo_id: str, bench: Bench) -> None:
+    """A mutant that changes nothing is reached and is not killed."""
+    assert cry_of_wolf([judged(bench, find(placebo_id))]) is None
+
+
+def test_mutant_is_killed(
+    mutant_id: str,
+    bench: Bench,
+    clean: Callable[[], str | None],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The fault makes cached logits differ from uncached ones on some case."""
+    if clean() is not None:
+        pytest.fail(f"no score: {clean()}")
+    result = judged(bench, find(mutant_id))
+    for name in ("operator", "state", "site", "killed_by", "excess"):
+        record_property(name, getattr(result, name))
+    if result.state == "equivalent":
+        pytest.skip(f"equivalent: {result.reason}")
+    assert result.state == "killed", f"{mutant_id} is {result.state}: {result.reason}"

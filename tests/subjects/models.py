@@ -1,0 +1,220 @@
+"""Decoders as users write them, right and wrong, for the tests to name."""
+
+import torch
+
+
+class Summing:
+    """Logits are a fixed projection of the sum of all embeddings so far."""
+
+    vocab_size = 11
+    max_length = None
+    choices = {"flavour": ("plain", "salted")}
+
+    def __init__(self, seed=0, flavour="plain"):
+        generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(11, 8, generator=generator)
+        self.out = torch.randn(8, 11, generator=generator)
+        self.flavour = flavour
+
+    def uncached(self, tokens):
+        return self.table[tokens].cumsum(1) @ self.out
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 8)
+
+    def cached(self, tokens, cache):
+        sums = cache[:, None] + self.table[tokens].cumsum(1)
+        return sums @ self.out, sums[:, -1]
+
+
+class ForgetsOnDecode(Summing):
+    """A single token is taken for the first one."""
+
+    def cached(self, tokens, cache):
+        if tokens.shape[1] == 1:
+            cache = torch.zeros_like(cache)
+        return super().cached(tokens, cache)
+
+
+class RaisesOnChunks(Summing):
+    """Several tokens on a filled cache are refused."""
+
+    def cached(self, tokens, cache):
+        if cache.any() and tokens.shape[1] > 1:
+            raise RuntimeError("only one token at a time\nsays the cache")
+        return super().cached(tokens, cache)
+
+
+class RaisesInBoth(Summing):
+    """Neither path takes more than two tokens in a row, but a single one always works."""
+
+    def uncached(self, tokens):
+        if tokens.shape[1] > 1:
+            raise RuntimeError("too long")
+        return super().uncached(tokens)
+
+    def cached(self, tokens, cache):
+        if cache.any() or tokens.shape[1] > 1:
+            raise RuntimeError("too long")
+        return super().cached(tokens, cache)
+
+
+class UncachedRaises(Summing):
+    """The uncached path refuses three tokens, the cached one does not."""
+
+    def uncached(self, tokens):
+        if tokens.shape[1] == 3:
+            raise ValueError("three")
+        return super().uncached(tokens)
+
+
+class NanInCached(Summing):
+    """The cached path gives NaN from the second call on."""
+
+    def cached(self, tokens, cache):
+        logits, new = super().cached(tokens, cache)
+        return (logits * torch.nan if cache.any() else logits), new
+
+
+class NanInBoth(Summing):
+    """Both paths give NaN alone."""
+
+    def uncached(self, tokens):
+        return super().uncached(tokens) * torch.nan
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return logits * torch.nan, cache
+
+
+class Zero(Summing):
+    """Both paths give nought: nothing can be told from that."""
+
+    def uncached(self, tokens):
+        return super().uncached(tokens) * 0
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return logits * 0, cache
+
+
+class SeesTheFuture(Summing):
+    """One uncached run over all tokens leaks later ones into earlier positions; the cached path
+    is right, and so is each uncached run's last position."""
+
+    def uncached(self, tokens):
+        logits = super().uncached(tokens)
+        leak = self.table[tokens].sum(1, keepdim=True) @ self.out
+        last = torch.arange(tokens.shape[1]) == tokens.shape[1] - 1
+        return torch.where(last[None, :, None], logits, logits + leak)
+
+
+class WrongUncached(Summing):
+    """The uncached path scales by the number of tokens; both ways of caching agree."""
+
+    def uncached(self, tokens):
+        return super().uncached(tokens) * (1 + tokens.shape[1] * 0.25)
+
+
+class LastLogitsOnly(Summing):
+    """The cached path returns the last position's logits, whatever it was given."""
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return logits[:, -1:], cache
+
+
+class NoTuple(Summing):
+    """The cached path returns logits without the cache."""
+
+    def cached(self, tokens, cache):
+        return super().cached(tokens, cache)[0]
+
+
+class OverwritesItsLogits(Summing):
+    """The cached path returns the same buffer each time, and writes over it."""
+
+    def new_cache(self, batch):
+        self.buffer = torch.zeros(batch, 64, 11)
+        return super().new_cache(batch)
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        view = self.buffer[:, : tokens.shape[1]]
+        view.copy_(logits)
+        return view, cache
+
+
+class Moody(Summing):
+    """The cached path is wrong every third time it is asked for more than one token."""
+
+    asked = 0
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        Moody.asked += 1
+        return (logits + 1 if Moody.asked % 3 == 0 else logits), cache
+
+
+class NoCacheMethod:
+    """Lacks new_cache and cached."""
+
+    vocab_size = 11
+    max_length = None
+
+    def uncached(self, tokens):
+        return torch.zeros(*tokens.shape, 11)
+
+
+class ShortSighted(Summing):
+    """Takes rows of at most three tokens."""
+
+    max_length = 3
+
+
+class BadVocabulary(Summing):
+    """Has a vocabulary of nothing."""
+
+    vocab_size = 0
+
+
+class Module(torch.nn.Module):
+    """The module behind ModuleBacked."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(11, 8)
+        self.out = torch.nn.Linear(8, 11)
+
+
+class ModuleBacked:
+    """A subject with a torch module as `model`; dtype and device may be changed from outside."""
+
+    vocab_size = 11
+    max_length = 16
+
+    def __init__(self):
+        self.model = Module()
+
+    def uncached(self, tokens):
+        return self.model.out(self.model.table(tokens).cumsum(1))
+
+    def new_cache(self, batch):
+        return None
+
+    def cached(self, tokens, cache):
+        sums = self.model.table(tokens).cumsum(1)
+        sums = sums if cache is None else sums + cache
+        return self.model.out(sums), sums[:, -1:]
+
+
+a_subject = Summing(seed=3)
+a_number = 7
+
+
+def fails_to_build():
+    raise OSError("no weights here\nnor there")
+
+
+def unseeded():
+    return Summing(seed=5)

@@ -1,0 +1,145 @@
+"""The contract on decoders as users write them."""
+
+import pytest
+import torch
+
+from kvfuzz.agreement import check
+from kvfuzz.case import Case
+from kvfuzz.errors import InvalidCase, InvalidSubject
+from kvfuzz.zoo.decoder import Decoder
+from tests.subjects import models
+
+CASE = Case(((1, 2, 3, 4), (5, 6, 7, 8)), (2, 1, 1))
+
+
+def test_a_right_decoder_agrees_at_every_position():
+    """Two rows of four tokens are eight comparisons."""
+    verdict = check(models.Summing(), CASE)
+    assert (verdict.status, verdict.rows) == ("agreed", 8)
+
+
+def test_a_wrong_step_is_named():
+    """What goes wrong on the first decode is reported at its step and position."""
+    first = check(models.ForgetsOnDecode(), CASE).first
+    assert (first.step, first.kind, first.position) == (1, "decode", 2)
+
+
+def test_a_cached_path_that_raises_alone_diverges_with_its_error():
+    """The step and the first line of the error are in the verdict."""
+    verdict = check(models.RaisesOnChunks(), Case(((1, 2, 3),), (1, 2)))
+    assert verdict.status == "diverged"
+    assert verdict.error == "the cached path raised RuntimeError: only one token at a time"
+    assert verdict.error_step == 1
+
+
+def test_an_uncached_path_that_raises_alone_diverges_with_its_error():
+    """A prefix that is valid with a cache is valid without."""
+    verdict = check(models.UncachedRaises(), Case(((1, 2, 3),), (1, 2)))
+    assert verdict.status == "diverged"
+    assert verdict.error == "the uncached path raised ValueError: three"
+
+
+def test_a_case_on_which_both_paths_raise_is_discarded():
+    """Nothing was compared, so it is neither agreement nor divergence."""
+    verdict = check(models.RaisesInBoth(), CASE)
+    assert (verdict.status, verdict.rows) == ("discarded", 0)
+
+
+def test_nan_in_one_path_diverges():
+    """NaN compares false with everything; it is still a difference."""
+    verdict = check(models.NanInCached(), CASE)
+    assert verdict.status == "diverged"
+    assert verdict.first.position == 2
+
+
+def test_nan_in_both_paths_is_discarded():
+    """NaN everywhere says nothing about the cache."""
+    assert check(models.NanInBoth(), CASE).status == "discarded"
+
+
+def test_an_uncached_path_that_is_not_causal_is_run_prefix_by_prefix():
+    """By the contract the last logits of each prefix count; the verdict says that it came to it."""
+    verdict = check(models.SeesTheFuture(), CASE)
+    assert (verdict.status, verdict.prefixwise) == ("agreed", True)
+
+
+def test_a_non_causal_uncached_path_does_not_hide_a_wrong_cache():
+    """Prefix by prefix, a wrong decode is still found where it is."""
+
+    class Both(models.SeesTheFuture, models.ForgetsOnDecode):
+        pass
+
+    verdict = check(Both(), CASE)
+    assert (verdict.status, verdict.prefixwise) == ("diverged", True)
+    assert verdict.first.position == 2
+
+
+def test_a_cache_that_writes_over_its_own_logits_is_judged_by_what_it_returned():
+    """Logits are taken when they are returned, not when all steps are done."""
+    assert check(models.OverwritesItsLogits(), CASE).status == "agreed"
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        (models.LastLogitsOnly(), r"shape \(2, 1, 11\) for 2 tokens in 2 rows, expected \(2, 2, 11\)"),
+        (models.NoTuple(), r"should return \(logits, cache\), got Tensor"),
+        (models.NoCacheMethod(), r"has no method new_cache\(batch\)"),
+        (models.BadVocabulary(), "vocab_size should be a positive integer, got 0"),
+    ],
+)
+def test_a_subject_that_breaks_the_protocol_is_refused(subject, message):
+    """The message says what was seen and what was expected."""
+    with pytest.raises(InvalidSubject, match=message):
+        check(subject, CASE)
+
+
+def test_tokens_out_of_range_are_refused_with_their_place():
+    """The token, its row, its position and the vocabulary are named."""
+    with pytest.raises(InvalidCase, match=r"token 11 at row 0, position 1 .* \(vocab_size 11"):
+        check(models.Summing(), Case(((1, 11),), (2,)))
+
+
+def test_rows_that_are_too_long_are_refused():
+    """The length and the limit are named."""
+    with pytest.raises(InvalidCase, match=r"rows of 4 tokens are longer .* \(max_length 3"):
+        check(models.ShortSighted(), CASE)
+
+
+def test_the_same_case_gives_the_same_verdict():
+    """Bit for bit, also after other cases on the same subject."""
+    subject = Decoder(seed=1)
+    before = check(subject, CASE)
+    check(subject, Case(((9, 8, 7),), (3,)))
+    assert check(subject, CASE) == before
+
+
+def test_grad_mode_is_off_while_a_subject_runs_and_restored_after():
+    """Recording gradients would double the time of every pass."""
+    seen = []
+
+    class Watching(models.Summing):
+        def uncached(self, tokens):
+            seen.append(torch.is_grad_enabled())
+            return super().uncached(tokens)
+
+        def cached(self, tokens, cache):
+            seen.append(torch.is_grad_enabled())
+            return super().cached(tokens, cache)
+
+    check(Watching(), CASE)
+    assert seen
+    assert not any(seen)
+    assert torch.is_grad_enabled()
+
+
+def test_a_subject_that_writes_into_its_tokens_harms_nobody():
+    """Each step gets tokens of its own."""
+
+    class Vandal(models.Summing):
+        def cached(self, tokens, cache):
+            answer = super().cached(tokens, cache)
+            tokens.zero_()
+            return answer
+
+    assert check(Vandal(), CASE).status == "agreed"

@@ -1,0 +1,132 @@
+"""Comparison: every position of every row, and nothing that is not finite slips through."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvfuzz.case import Case
+from kvfuzz.compare import compare, judge
+from kvfuzz.tolerance import allowed, factor
+
+CASE = Case(((1, 2, 3), (4, 5, 6)), (2, 1))
+
+
+def logits():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+
+
+@given(
+    st.integers(0, 1),
+    st.integers(0, 2),
+    st.integers(0, 4),
+    st.sampled_from([1e-6, 1.0, 1e6, math.inf, -math.inf, math.nan]),
+)
+def test_a_difference_anywhere_diverges_and_is_named(row, position, token, size):
+    """One wrong entry, at whatever place and of whatever size, is found where it is."""
+    wrong = logits()
+    wrong[row, position, token] += size
+    verdict = judge(compare(wrong, logits(), 8), CASE)
+    assert verdict.status == "diverged"
+    assert (verdict.first.row, verdict.first.position, verdict.first.token) == (row, position, token)
+    assert verdict.first.step == (0 if position < 2 else 1)
+    assert verdict.excess > 1
+
+
+def test_equal_logits_agree():
+    """No difference, no excess, every position counted."""
+    verdict = judge(compare(logits(), logits(), 8), CASE)
+    assert (verdict.status, verdict.excess, verdict.rows) == ("agreed", 0.0, 6)
+
+
+def test_the_earliest_position_is_named_not_the_largest_difference():
+    """A person starts where the paths part."""
+    wrong = logits()
+    wrong[0, 2] += 100
+    wrong[1, 1] += 1
+    first = judge(compare(wrong, logits(), 8), CASE).first
+    assert (first.row, first.position) == (1, 1)
+
+
+@pytest.mark.parametrize(("times", "status"), [(0.99, "agreed"), (1.01, "diverged")])
+def test_the_bound_is_where_the_tolerance_says(times, status):
+    """Just below the allowed difference agrees, just above diverges."""
+    expected = logits()
+    wrong = expected.clone()
+    bound = allowed(expected, 8)[0, 0]
+    wrong[0, 0, 0] += times * bound
+    assert judge(compare(wrong, expected, 8), CASE).status == status
+
+
+def test_equal_infinities_are_equal():
+    """Vocabulary entries that a model masks with -inf in both paths are no difference."""
+    masked = logits()
+    masked[:, :, 0] = -math.inf
+    verdict = judge(compare(masked, masked.clone(), 8), CASE)
+    assert (verdict.status, verdict.rows) == ("agreed", 6)
+
+
+def test_opposite_infinities_differ():
+    """inf in one path and -inf in the other is a divergence."""
+    one, other = logits(), logits()
+    one[0, 0, 0], other[0, 0, 0] = math.inf, -math.inf
+    assert judge(compare(one, other, 8), CASE).status == "diverged"
+
+
+def test_nan_in_both_paths_says_nothing():
+    """The case is discarded, and not counted as agreement."""
+    both = logits()
+    both[0, 1, 2] = math.nan
+    verdict = judge(compare(both, both.clone(), 8), CASE)
+    assert (verdict.status, verdict.reason) == ("discarded", "both paths gave NaN")
+
+
+def test_nan_in_both_paths_does_not_hide_a_difference_elsewhere():
+    """Not even one in the same position."""
+    one, other = logits(), logits()
+    one[0, 1, 2] = other[0, 1, 2] = math.nan
+    one[0, 1, 3] += 1
+    assert judge(compare(one, other, 8), CASE).status == "diverged"
+
+
+def test_all_zero_logits_say_nothing():
+    """Nought in both paths is no evidence."""
+    zero = torch.zeros(2, 3, 5)
+    assert judge(compare(zero, zero, 8), CASE).status == "discarded"
+
+
+def test_zero_against_something_diverges():
+    """A row of scale 0 allows no difference at all."""
+    zero = torch.zeros(2, 3, 5)
+    other = zero.clone()
+    other[0, 0, 0] = 1e-30
+    assert judge(compare(other, zero, 8), CASE).status == "diverged"
+
+
+def test_the_cached_path_cannot_widen_its_own_tolerance():
+    """However large the cached logits are, what is allowed comes from the uncached ones."""
+    expected = logits()
+    huge = expected * 1e9
+    assert torch.equal(compare(huge, expected, 8).allowed, compare(expected, expected, 8).allowed)
+
+
+def test_the_allowed_difference_is_factor_times_eps_times_scale():
+    """The formula of the tolerance, by hand: 256 x 2^-23 x 4 for a wide float32 row."""
+    row = torch.tensor([[[1.0, -4.0]]])
+    assert float(allowed(row, 8)) == 256 * 2**-23 * 4
+    assert float(allowed(row, None)) == 256 * 2**-23 * 4
+
+
+def test_narrow_decoders_have_a_wider_factor_of_their_own():
+    """Below a width of 8, float64 and float32 take another constant; 8 does not."""
+    assert factor(torch.float64, 7) > factor(torch.float64, 8) == 256
+    assert factor(torch.float32, 4) > factor(torch.float32, 8) == 256
+
+
+def test_a_lower_precision_of_the_cached_path_does_not_widen_the_tolerance():
+    """bfloat16 logits from the cached path are judged by the uncached path's float32."""
+    expected = logits().float()
+    assert judge(compare(expected.bfloat16(), expected, 8), CASE).status == "diverged"

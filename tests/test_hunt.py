@@ -1,0 +1,174 @@
+"""The hunt: the same seed finds the same, whatever the number of workers; what fails is shrunk."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import kvfuzz
+from kvfuzz.assertions import assert_agrees
+from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
+from kvfuzz.hunt import fuzz
+from kvfuzz.replaying import replay
+from tests.subjects import models
+
+MODELS = "tests.subjects.models"
+
+
+def test_a_right_decoder_agrees():
+    """All cases are run, all positions of all rows compared."""
+    hunt = fuzz(models.Summing, examples=60, seed=1)
+    assert (hunt.verdict, hunt.cases, hunt.seed, hunt.failure) == ("agreed", 60, 1, None)
+    assert hunt.rows > 60
+    assert hunt.worst_excess <= 0.5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_wrong_decode_shrinks_to_one_prefill_and_one_decode(seed):
+    """The smallest story of the bug, from every seed."""
+    hunt = fuzz(models.ForgetsOnDecode, seed=seed)
+    case = hunt.failure.case
+    assert (case.tokens, case.schedule, case.seed) == (((0, 0),), (1, 1), 0)
+
+
+def test_a_path_that_raises_shrinks_to_the_smallest_case_that_raises():
+    """Two tokens on a cache of one."""
+    hunt = fuzz(models.RaisesOnChunks, seed=0)
+    assert hunt.failure.case.schedule == (1, 2)
+    assert "RuntimeError: only one token at a time" in hunt.failure.verdict.error
+
+
+def test_a_hunt_that_compared_nothing_is_inconclusive():
+    """NaN in both paths, or nothing but noughts, is no agreement."""
+    for subject, reason in ((models.NanInBoth, "both paths gave NaN"), (models.Zero, "zero")):
+        hunt = fuzz(subject, examples=20, seed=0)
+        assert (hunt.verdict, hunt.rows, hunt.discarded) == ("inconclusive", 0, 20)
+        assert reason in hunt.reasons[0]
+
+
+def test_discarded_cases_are_counted_beside_the_compared_ones():
+    """Where both paths raise on some cases, the others still count."""
+    hunt = fuzz(models.RaisesInBoth, examples=100, seed=0)
+    assert hunt.verdict == "agreed"
+    assert 0 < hunt.discarded < hunt.cases == 100
+
+
+def test_a_subject_that_answers_differently_each_time_is_not_called_agreed():
+    """It diverged, and is said to be not repeatable where Hypothesis notices."""
+    models.Moody.asked = 0
+    assert fuzz(models.Moody, seed=0).verdict == "diverged"
+
+
+def test_a_protocol_error_is_raised_not_counted():
+    """A subject that returns too few logits has no verdict."""
+    with pytest.raises(InvalidSubject, match="returned logits of shape"):
+        fuzz(models.LastLogitsOnly, seed=0)
+
+
+def test_a_counterexample_is_written_and_replays(tmp_path):
+    """The file holds what is needed to see it again, and gives the same verdict."""
+    hunt = fuzz(f"{MODELS}:ForgetsOnDecode", seed=0, folder=tmp_path)
+    data = json.loads(hunt.path.read_text())
+    assert data["schema"] == 1
+    assert data["subject"] == f"{MODELS}:ForgetsOnDecode"
+    assert (data["case"]["tokens"], data["case"]["schedule"]) == ([[0, 0]], [1, 1])
+    assert {"kvfuzz", "torch", "threads", "device"} <= set(data)
+    assert data["verdict"]["differences"][0][1] == hunt.failure.verdict.first.difference
+    again = replay(hunt.path)
+    assert again.verdict == hunt.failure.verdict
+
+
+def test_two_workers_find_what_one_finds():
+    """The verdict, the counts and the shrunk case do not depend on the number of workers."""
+    for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
+        one, two = (fuzz(subject, examples=120, seed=3, workers=n) for n in (1, 2))
+        for name in ("verdict", "cases", "rows", "discarded", "worst_excess", "failure"):
+            assert getattr(one, name) == getattr(two, name), name
+
+
+def test_shards_have_seeds_of_their_own_that_hunt_alone():
+    """A shard's printed seed gives its cases again, without the shard."""
+    first, second = (fuzz("zoo:rope", examples=20, seed=3, shard=(k, 2)) for k in (1, 2))
+    assert len({3, first.seed, second.seed}) == 3
+    alone = fuzz("zoo:rope", examples=20, seed=first.seed)
+    assert (alone.rows, alone.worst_excess) == (first.rows, first.worst_excess)
+    assert first.shard == "1/2"
+
+
+def test_a_time_limit_ends_a_hunt_without_a_number_of_cases():
+    """At least a case is run, and then the clock counts."""
+    hunt = fuzz("zoo:rope", seconds=0.5, seed=0)
+    assert hunt.verdict == "agreed"
+    assert hunt.cases >= 1
+    assert hunt.seconds < 10
+
+
+def test_a_time_limit_cuts_a_number_of_cases_short():
+    """Whichever comes first."""
+    assert fuzz("zoo:rope", seconds=0.2, examples=10**6, seed=0).cases < 10**6
+
+
+def test_a_seed_is_drawn_when_none_is_given():
+    """And it is another one each time."""
+    one, two = (fuzz(models.Summing, examples=1).seed for _ in range(2))
+    assert one != two
+
+
+def test_a_stored_example_is_tried_first_unless_a_seed_is_given(tmp_path):
+    """A hunt after a failed one starts where that one failed; a seed means the seed's cases."""
+    fuzz(models.ForgetsOnDecode, seed=None, database=tmp_path)
+    assert fuzz(models.ForgetsOnDecode, database=tmp_path).cases == 1
+    assert fuzz(models.ForgetsOnDecode, seed=0, database=tmp_path).cases > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"examples": 0}, "examples should be at least 1, got 0"),
+        ({"seconds": 0}, "time limit should be above 0 seconds, got 0"),
+        ({"workers": 0}, "workers should be at least 1, got 0"),
+        ({"shard": (3, 2)}, "shard 3/2 should be K/N with 1 <= K <= N"),
+        ({"workers": 2}, "several workers need the name of a subject"),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_door(arguments, message):
+    """With the value in the message."""
+    with pytest.raises(UsageError, match=message):
+        fuzz(models.Summing, **arguments)
+
+
+def test_a_worker_that_dies_leaves_no_verdict(tmp_path):
+    """A real process that ends itself makes the hunt inconclusive, in one line."""
+    (tmp_path / "deadly.py").write_text(
+        "import os, multiprocessing\n"
+        "from tests.subjects.models import Summing\n"
+        "class Deadly(Summing):\n"
+        "    def cached(self, tokens, cache):\n"
+        "        if multiprocessing.parent_process() is not None:\n"
+        "            os._exit(9)\n"
+        "        return super().cached(tokens, cache)\n"
+    )
+    with pytest.raises(Inconclusive, match=r"a worker process died .* -n 1 --seed 5"):
+        fuzz(f"{tmp_path}/deadly.py:Deadly", workers=2, seed=5)
+
+
+def test_the_public_api_is_there():
+    """The three verbs that a test file needs."""
+    verdict = kvfuzz.check(models.Summing(), kvfuzz.Case(((1, 2),), (1, 1)))
+    assert verdict.status == "agreed"
+    assert kvfuzz.fuzz(models.Summing, examples=3).verdict == "agreed"
+    kvfuzz.assert_agrees(models.Summing(), examples=3)
+
+
+def test_assert_agrees_fails_with_the_whole_message(tmp_path):
+    """What was seen, where, and how to see it again."""
+    with pytest.raises(AssertionError, match=r"DIVERGED at step 2 of 2 \(decode\)") as caught:
+        assert_agrees(models.ForgetsOnDecode(), folder=tmp_path)
+    assert f"replay: kvfuzz replay {tmp_path}" in str(caught.value)
+    assert len(list(Path(tmp_path).glob("*.json"))) == 1
+
+
+def test_assert_agrees_does_not_pass_on_nothing():
+    """A hunt that compared nothing is no passing test."""
+    with pytest.raises(Inconclusive, match="both paths gave NaN"):
+        assert_agrees(models.NanInBoth(), examples=5, folder=None)

@@ -1,0 +1,176 @@
+"""The first state that differs, in the fixed order."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvfuzz.case import Case
+from kvfuzz.injection import Faulty
+from kvfuzz.loading import load
+from kvfuzz.locating import difference_map, locate, locate_precisely, ordinal
+from kvfuzz.sites import KINDS, Site
+from kvfuzz.strategies import cases, space_of
+from kvfuzz.zoo.decoder import Decoder
+from tests.subjects import models
+
+CASE = Case(((1, 2, 3, 4), (9, 8, 7, 6)), (2, 1, 1), dtype="float64")
+STAGES = {
+    "attention_norm": "0.norm",
+    "attend": "0.attention",
+    "attention_residual": "0.residual",
+    "mlp_norm": "0.mlp_norm",
+    "mlp": "0.mlp",
+    "mlp_residual": "0.mlp_residual",
+    "final_norm": "final_norm",
+    "readout": "logits",
+    "embed": "position",
+}
+
+
+def bumped(real):
+    """The last feature of the last row is too large by a little."""
+
+    def stage(*args):
+        value = real(*args).clone()
+        value[-1, -1, -1] += 1e-3
+        return value
+
+    return stage
+
+
+@pytest.mark.parametrize(("stage", "site"), STAGES.items())
+def test_a_fault_in_a_stage_is_found_at_its_site(stage, site):
+    """Each stage of the cached path has a site of its own, with its row and its line."""
+    subject = Faulty(Decoder(dtype="float64"), [f"kvfuzz.zoo.cached:{stage}"], bumped)
+    found = locate(subject, CASE)
+    assert str(found.site) == site
+    assert (found.step, found.row, found.position) == (0, 1, 1)
+    assert found.source.startswith("kvfuzz/zoo/cached.py:")
+
+
+def test_an_earlier_step_comes_before_an_earlier_site():
+    """What goes wrong in the second step is blamed there, though the logits differ too."""
+
+    def late(real):
+        return lambda config, cache, tokens: real(config, cache, tokens) + (cache.length >= 2)
+
+    found = locate(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:position_index"], late), CASE)
+    assert (found.step, found.position, str(found.site)) == (1, 2, "position")
+    assert found.look_first_at == "the position index of the third token"
+
+
+def test_missing_entries_of_a_cache_are_named():
+    """A cache that holds too few differs even where what it holds is right."""
+
+    def drops(real):
+        return lambda cache, layer, k, v: real(cache, layer, k[:, :, :-1], v[:, :, :-1])
+
+    found = locate(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:store"], drops), CASE)
+    assert str(found.site) == "0.cache"
+    assert found.missing == "holds 1 positions where 2 are due"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_clean_decoder_differs_nowhere(data):
+    """No site is named where there is no fault, in float32 as in float64."""
+    factory = load("zoo")
+    case = data.draw(cases(space_of(factory)))
+    assert locate(factory.subject(case), case) is None
+
+
+def test_a_subject_without_a_trace_has_no_sites():
+    """Nothing is guessed about an opaque subject."""
+    assert locate(models.ForgetsOnDecode(), replace(CASE, dtype="float32")) is None
+
+
+def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
+    """A subject that offers float64 is located there."""
+
+    def tiny(real):
+        return lambda config, w, tokens, index: real(config, w, tokens, index) * (1 + 1e-8)
+
+    from kvfuzz.subject import Factory
+
+    clean = load("zoo")
+    factory = Factory(
+        "tiny",
+        lambda *a: Faulty(clean.build(*a), ["kvfuzz.zoo.cached:embed"], tiny),
+        clean.dtypes,
+        clean.choices,
+    )
+    case = replace(CASE, dtype="float32")
+    assert locate(factory.subject(case), case) is None
+    assert str(locate_precisely(factory, case).site) == "position"
+
+
+def test_the_map_has_a_cell_for_every_site_and_position():
+    """The new positions of each step at each site; at the cache, all positions so far."""
+    cells = difference_map(Decoder(dtype="float64"), CASE)
+    one_position = 1 + 2 * 7 + 2  # position; 7 sites in each of 2 layers; final_norm, logits
+    assert len(cells) == 4 * one_position + 2 * (2 + 3 + 4)
+    assert max(cell.excess for cell in cells) <= 1
+
+
+def test_the_states_of_a_step_that_raises_are_compared_up_to_there():
+    """A cached path that dies on the way still shows where it went wrong first."""
+
+    def wrong_then_dead(norm, readout):
+        def dead(*_):
+            raise RuntimeError("dead")
+
+        return (lambda *a: norm(*a) * 2), dead
+
+    targets = ["kvfuzz.zoo.cached:final_norm", "kvfuzz.zoo.cached:readout"]
+    found = locate(Faulty(Decoder(dtype="float64"), targets, wrong_then_dead), CASE)
+    assert str(found.site) == "final_norm"
+
+
+def test_tracing_ends_with_its_context():
+    """A run after a trace reports to nobody."""
+    decoder, seen = Decoder(), []
+    with decoder.trace(lambda kind, layer, *states: seen.append(kind)):
+        decoder.uncached(torch.tensor([[1]]))
+    count = len(seen)
+    decoder.uncached(torch.tensor([[1]]))
+    assert len(seen) == count > 0
+
+
+def test_sites_sort_into_the_source_texts_order():
+    """Position record; of each layer the normalised record, K/V, cache, attention and residual,
+    then the MLP's; final normalisation; readout logits."""
+    kinds_in_layer = KINDS[1:-2]
+    expected = [
+        "position",
+        *(f"0.{kind}" for kind in kinds_in_layer),
+        *(f"1.{kind}" for kind in kinds_in_layer),
+        "final_norm",
+        "logits",
+    ]
+    shuffled = sorted(expected, key=lambda text: text[::-1])
+    assert [str(s) for s in sorted(map(Site.parse, shuffled), key=lambda s: s.order)] == expected
+
+
+def test_layers_count_from_nought_in_json_and_from_one_in_prose():
+    """One site, two ways to say it."""
+    assert str(Site("cache", 0)) == "0.cache"
+    assert Site("cache", 0).prose == "appended cache of layer 1"
+
+
+@pytest.mark.parametrize(("kind", "layer"), [("norm", None), ("logits", 0), ("nosuch", None)])
+def test_there_is_no_site_that_is_not_in_the_list(kind, layer):
+    """A misspelt site of a mutant fails when it is made."""
+    with pytest.raises(ValueError, match="there is no site"):
+        Site(kind, layer)
+
+
+@pytest.mark.parametrize(
+    ("position", "word"),
+    [(0, "first"), (2, "third"), (9, "tenth"), (10, "11th"), (20, "21st"), (111, "112th")],
+)
+def test_ordinals(position, word):
+    """Position 2 is the third token."""
+    assert ordinal(position) == word

@@ -1,0 +1,79 @@
+"""What is drawn: valid cases of every family, in a short run, whatever the seed."""
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from kvfuzz.errors import UsageError
+from kvfuzz.loading import load
+from kvfuzz.rounds import drawn_cases
+from kvfuzz.strategies import Space, cases, schedules, space_of
+
+SPACE = space_of(load("zoo"))
+
+
+@given(cases(SPACE))
+def test_rows_are_different_and_in_range(case):
+    """Rows of one batch differ, so that a crossed row shows; tokens fit the vocabulary."""
+    assert len(set(case.tokens)) == case.batch
+    assert all(0 <= token < SPACE.vocab_size for row in case.tokens for token in row)
+    assert case.length <= SPACE.longest
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), schedules(n))))
+def test_schedules_fit_whatever_is_longest(drawn):
+    """Also where the longest row is a single token."""
+    longest, schedule = drawn
+    assert 1 <= sum(schedule) <= longest
+    assert min(schedule) >= 1
+
+
+def test_the_simplest_case_is_one_token_in_one_row():
+    """What everything shrinks to."""
+    case = find(cases(SPACE), lambda case: True)
+    assert (case.tokens, case.schedule, case.seed) == (((0,),), (1,), 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_short_run_reaches_every_family_and_setting(seed):
+    """100 cases hold every value of every setting, both dtypes, several rows, rows past the
+    window, and every family of schedules."""
+    drawn = drawn_cases(SPACE, seed, 100)
+    for field, values in SPACE.choices.items():
+        assert {case.config[field] for case in drawn} == set(values), field
+    assert {case.dtype for case in drawn} == {"float32", "float64"}
+    assert {case.batch for case in drawn} >= {1, 2, 3}
+    assert sum(case.config["window"] is not None and case.length > 7 for case in drawn) >= 5
+    assert sum(case.length > 1 and set(case.schedule) == {1} for case in drawn) >= 5
+    assert sum(len(c.schedule) > 1 and c.schedule[0] > 1 == max(c.schedule[1:]) for c in drawn) >= 5
+    assert sum(max(case.schedule[1:], default=0) > 1 for case in drawn) >= 5
+
+
+def test_the_same_seed_draws_the_same_cases_and_another_draws_others():
+    """Also where Hypothesis believes to be in CI, and derandomises what is not told otherwise."""
+    assert drawn_cases(SPACE, 5, 60) == drawn_cases(SPACE, 5, 60)
+    assert drawn_cases(SPACE, 5, 60) != drawn_cases(SPACE, 6, 60)
+
+
+def test_more_cases_under_a_seed_begin_with_the_fewer():
+    """Whole rounds are the same however many follow."""
+    assert drawn_cases(SPACE, 5, 150)[:100] == drawn_cases(SPACE, 5, 100)
+
+
+def test_a_longest_row_past_the_subjects_limit_is_refused():
+    """The limit is named."""
+    with pytest.raises(UsageError, match=r"rows of 65 tokens are longer than zoo takes"):
+        space_of(load("zoo"), 65)
+
+
+def test_a_subject_of_short_rows_is_drawn_short_rows():
+    """max_length bounds what is drawn."""
+    space = space_of(load("tests.subjects.models:ShortSighted"))
+    assert space.longest == 3
+
+
+@settings(max_examples=20)
+@given(cases(Space(2, 2, ("float32",))))
+def test_a_vocabulary_of_two_still_gives_different_rows(case):
+    """There are at most two rows of one token then."""
+    assert len(set(case.tokens)) == case.batch <= 2
