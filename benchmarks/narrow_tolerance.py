@@ -25,12 +25,14 @@ from kvfuzz.case import DTYPES, Case
 from kvfuzz.compare import compare
 from kvfuzz.injection import Faulty
 from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.tolerance import FACTORS, NARROW, NARROW_FACTORS
+from kvfuzz.tolerance import factor
 from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
 from kvfuzz.zoo.decoder import Decoder
 
 SIZES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if h * d < NARROW]
+WIDE = 8
+SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if h * d < WIDE]
+BANDS = {"below 4": (1, 3), "4 to 7": (4, 7)}
 
 
 @click.command()
@@ -40,19 +42,20 @@ SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if h * d < NA
 @click.option("--faulty-every", default=20, show_default=True, help="Detection: one check in N.")
 def main(checks: int, dtype: str, seed: int, faulty_every: int) -> None:
     torch.set_num_threads(1)
+    kind = getattr(torch, dtype)
     ratios: dict[int, list[float]] = defaultdict(list)
-    caught: dict[str, dict[float, list[bool]]] = {
-        "narrow": defaultdict(list),
-        "wide": defaultdict(list),
-    }
+    caught: dict[str, dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
     drawn = track(_cases(checks, dtype, seed), description=dtype, total=checks)
     for number, (decoder, case) in enumerate(drawn):
         ratios[decoder.width].append(_ratio(decoder, decoder, case))
-        if number % faulty_every == 0:
-            for size in SIZES:
-                ratio = _ratio(Faulty(decoder, ["kvfuzz.zoo.cached:store"], _scaled(size)), decoder, case)
-                for name, table in (("narrow", NARROW_FACTORS), ("wide", FACTORS)):
-                    caught[name][size].append(ratio > table[getattr(torch, dtype)])
+        if number % faulty_every:
+            continue
+        band = next(name for name, (low, high) in BANDS.items() if low <= decoder.width <= high)
+        for size in SIZES:
+            faulty = Faulty(decoder, ["kvfuzz.zoo.cached:store"], _scaled(size))
+            ratio = _ratio(faulty, decoder, case)
+            caught[f"{band}, own factor"][size].append(ratio > factor(kind, decoder.width))
+            caught[f"{band}, factor of 8"][size].append(ratio > factor(kind, WIDE))
     _print(dtype, ratios, caught)
 
 
@@ -94,7 +97,7 @@ def _ratio(subject: object, clean: Decoder, case: Case) -> float:
     expected = run_uncached(clean, case.tokens)
     actual = run_cached(subject, case.tokens, case.steps())  # type: ignore[arg-type]
     comparison = compare(actual, expected, None)
-    return float(comparison.excess.max()) * FACTORS[expected.dtype]
+    return float(comparison.excess.max()) * factor(expected.dtype, None)
 
 
 def _scaled(size: float):  # type: ignore[no-untyped-def]
@@ -110,24 +113,24 @@ def _print(
     caught: dict[str, dict[float, list[bool]]],
 ) -> None:
     console = Console()
-    factor = NARROW_FACTORS[getattr(torch, dtype)]
-    total = [value for values in ratios.values() for value in values]
-    table = Table(title=f"{dtype}: {len(total)} clean checks, factor {factor:g}", box=box.SIMPLE)
-    for heading in ("width", "checks", "median", "99 %", "99.9 %", "largest", "over 256"):
+    table = Table(title=f"{dtype}: clean checks", box=box.SIMPLE)
+    for heading in ("width", "checks", "median", "99 %", "99.9 %", "largest", "factor"):
         table.add_column(heading, justify="right")
-    for label, values in [*((str(w), ratios[w]) for w in sorted(ratios)), ("all", total)]:
-        ordered = sorted(values)
-        quantiles = [ordered[min(len(ordered) - 1, int(q * len(ordered)))] for q in (0.5, 0.99, 0.999)]
-        over = sum(value > 256 for value in values)
-        cells = (*quantiles, ordered[-1])
-        table.add_row(label, str(len(values)), *(f"{cell:.3g}" for cell in cells), str(over))
+    bands = {str(width): [width] for width in sorted(ratios)}
+    bands |= {name: list(range(low, high + 1)) for name, (low, high) in BANDS.items()}
+    for label, widths in bands.items():
+        ordered = sorted(value for width in widths for value in ratios[width])
+        places = (min(len(ordered) - 1, int(q * len(ordered))) for q in (0.5, 0.99, 0.999, 1.0))
+        cells = [f"{ordered[place]:.3g}" for place in places]
+        in_force = factor(getattr(torch, dtype), widths[0])
+        table.add_row(label, str(len(ordered)), *cells, f"{in_force:g}")
     console.print(table)
-    costs = Table(title="caught of values too large by 1 + d, in %", box=box.SIMPLE)
-    for heading in ("d", "this factor", "factor for width 8"):
+    costs = Table(title="caught of cached values too large by 1 + d, in %", box=box.SIMPLE)
+    for heading in ("d", *sorted(caught)):
         costs.add_column(heading, justify="right")
     for size in SIZES:
-        shares = [100 * sum(c[size]) / len(c[size]) for c in (caught["narrow"], caught["wide"])]
-        costs.add_row(f"{size:g}", *(f"{share:.1f}" for share in shares))
+        found = (caught[name][size] for name in sorted(caught))
+        costs.add_row(f"{size:g}", *(f"{100 * sum(f) / len(f):.1f}" for f in found))
     console.print(costs)
 
 

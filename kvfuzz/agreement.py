@@ -25,18 +25,19 @@ class Reference:
     prefixwise: bool = False
 
 
-def check(subject: Subject, case: Case) -> Verdict:
+def check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
     """Judge every position of every row of `case`, cached against uncached.
 
     The same case on the same subject always gives the same verdict. A path that raises alone is a
     divergence, with the error; when both raise, the case is discarded. Raises InvalidCase if the
-    case does not fit the subject, InvalidSubject if the subject breaks the protocol.
+    case does not fit the subject, InvalidSubject if the subject breaks the protocol; they call it
+    `name`.
     """
-    fitting(conforming(subject, "subject"), case, "subject")
-    return check_against(reference(subject, case), subject, case)
+    fitting(conforming(subject, name), case, name)
+    return check_against(reference(subject, case, name), subject, case, name)
 
 
-def reference(subject: Subject, case: Case) -> Reference:
+def reference(subject: Subject, case: Case, name: str = "subject") -> Reference:
     """The uncached logits of every prefix of `case`.
 
     By the contract they come from one run per prefix. A causal decoder gives them all in one run
@@ -44,12 +45,13 @@ def reference(subject: Subject, case: Case) -> Reference:
     first step's tokens alone. Where the two differ, every prefix is run.
     """
     try:
-        whole = run_uncached(subject, case.tokens)
+        whole = run_uncached(subject, case.tokens, name)
         part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
-        if part == 0 or _agree(run_uncached(subject, _prefix(case, part)), whole, subject):
+        if part == 0 or _agree(run_uncached(subject, _prefix(case, part), name), whole, subject):
             return Reference(whole)
         last_rows = [
-            run_uncached(subject, _prefix(case, stop))[:, -1:] for stop in range(1, case.length)
+            run_uncached(subject, _prefix(case, stop), name)[:, -1:]
+            for stop in range(1, case.length)
         ]
         return Reference(torch.cat([*last_rows, whole[:, -1:]], dim=1), prefixwise=True)
     except InvalidSubject:
@@ -58,10 +60,12 @@ def reference(subject: Subject, case: Case) -> Reference:
         return Reference(None, error)
 
 
-def check_against(expected: Reference, subject: Subject, case: Case) -> Verdict:
+def check_against(
+    expected: Reference, subject: Subject, case: Case, name: str = "subject"
+) -> Verdict:
     """Judge the cached path of `subject` on `case` against uncached logits found before."""
     try:
-        logits = run_cached(subject, case.tokens, case.steps())
+        logits = run_cached(subject, case.tokens, case.steps(), name)
     except CachedPathRaised as raised:
         message = one_line(raised.error)
         if expected.error is not None:

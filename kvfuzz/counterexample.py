@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import torch
 
 import kvfuzz
@@ -60,15 +61,21 @@ def counterexample(
     subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
 ) -> Counterexample:
     """What was just seen, with the environment it was seen in."""
-    environment = {
+    return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
+
+
+def environment_of(device: str) -> dict[str, Any]:
+    """What a result depends on beside the case: versions (Hypothesis turns seeds into cases),
+    thread count, device."""
+    return {
         "kvfuzz": kvfuzz.__version__,
         "torch": torch.__version__,
+        "hypothesis": hypothesis.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": device,
     }
-    return Counterexample(subject, case, verdict.to_json(), located, environment)
 
 
 def read(path: Path) -> Counterexample:

@@ -192,7 +192,8 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
                 for actual, expected in zip(trace.states[site], whole.states[site], strict=True)
             ]
             excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
-            missing = f"holds {held} positions where {due} are due" if held != due else None
+            missing = f"holds {held} of the {due} positions due" if held < due else None
+            missing = f"holds {held} positions, {due} are due" if held > due else missing
             yield _Compared(step, site, trace.sources[site], start, parts, excess, missing)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +121,30 @@ def options_of(
     if attn is not None:
         config["attn"] = attn
     return Options(device=device, dtype=dtype, config=config)
+
+
+def same_again(seed: int) -> str:
+    """The command that runs the present one again under `seed`: its options that differ from
+    their defaults, but for where it writes and how many processes it takes."""
+    context = click.get_current_context()
+    line = ["kvfuzz", str(context.info_name)]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.name in ("seed", "json_file", "html_file", "folder", "workers"):
+            continue
+        if isinstance(parameter, click.Argument):
+            line += [value] if isinstance(value, str) else []
+        elif value is not None and value != parameter.get_default(context):
+            line += _as_typed(parameter, value)
+    return shlex.join([*line, "--seed", str(seed)])
+
+
+def _as_typed(option: click.Parameter, value: Any) -> list[str]:
+    """The words that give `option` its `value`."""
+    if isinstance(value, bool):
+        return [option.opts[0] if value else option.secondary_opts[0]]
+    values = value if isinstance(value, tuple) else (value,)
+    return [word for each in values for word in (max(option.opts, key=len), str(each))]
 
 
 def prepare_torch() -> None:

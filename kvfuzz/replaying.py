@@ -92,8 +92,7 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     case = found.case
     where = device or str(found.environment.get("device", "cpu"))
     factory = load(name, Options(device=where, dtype=case.dtype, config=case.config))
-    built = factory.subject(case)
-    verdict = check(built, case)
+    verdict = check(factory.subject(case), case, factory.name)
     located, paths = None, None
     if verdict.diverged and (verdict.error is None or verdict.error_step is not None):
         located = locate_precisely(factory, case)

@@ -20,6 +20,7 @@ from hypothesis.errors import Flaky
 
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
+from kvfuzz.errors import KvfuzzError
 from kvfuzz.loading import Options
 from kvfuzz.strategies import Space, cases
 from kvfuzz.subject import Factory
@@ -65,6 +66,14 @@ class _Diverged(Exception):
         super().__init__(verdict.status)
         self.case = case
         self.verdict = verdict
+
+
+class _Refused(BaseException):
+    """Carries an error that is no divergence past Hypothesis, which would shrink an Exception."""
+
+    def __init__(self, error: KvfuzzError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Raised(_Diverged):
@@ -121,7 +130,10 @@ def run_round(
     def examine(case: Case) -> None:
         if tally.failure is None and plan.overdue:
             return
-        verdict = check(factory.subject(case), case)
+        try:
+            verdict = check(factory.subject(case), case, factory.name)
+        except KvfuzzError as error:
+            raise _Refused(error) from error
         if tally.failure is None:
             tally.add(verdict)
             if progress is not None:
@@ -135,6 +147,8 @@ def run_round(
 
     try:
         drive(plan.space, plan.round_seed(index), plan.round_size(index), examine, plan.database)
+    except _Refused as refused:
+        raise refused.error from None
     except _Diverged as found:
         tally.failure = Failure(found.case, found.verdict)
     except Flaky:

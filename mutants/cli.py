@@ -13,6 +13,7 @@ from kvfuzz.options import (
     options_of,
     prepare_torch,
     progress_bar,
+    same_again,
     seed_option,
     subject_options,
     time_option,
@@ -77,6 +78,7 @@ def score(
     from mutants.report.html import page
     from mutants.report.text import render
     from mutants.report.witnesses import write_witnesses
+    from kvfuzz.rounds import fresh_seed
     from mutants.score import score as run_score
 
     for file in (json_file, html_file):
@@ -86,6 +88,7 @@ def score(
     check_writable(witness_folder / "witness.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
+    seed = fresh_seed() if seed is None else seed
     console = Console()
     with progress_bar(f"scoring {subject}", None) as update:
         done = 0
@@ -108,6 +111,7 @@ def score(
             shrink=shrink,
             options=options,
             progress=progress,
+            command=same_again(seed),
         )
     written = write_witnesses(result, witness_folder)
     render(result, console)

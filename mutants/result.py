@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ class Result:
 @dataclass(frozen=True)
 class Score:
     """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
-    the `reason`). `percent` is killed / (killed + survived + unreached + timed out)."""
+    the `reason`). `percent` is killed / (killed + survived + unreached + timed out).
+    `environment` is where it was made, `command` what gives the same table again."""
 
     verdict: str
     percent: float | None
@@ -57,6 +59,8 @@ class Score:
     reason: str | None = None
     seconds: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
@@ -69,6 +73,8 @@ class Score:
             "subject": self.subject,
             "seed": self.seed,
             "matrix": self.matrix,
+            "command": self.command,
+            **self.environment,
             "seconds": round(self.seconds, 3),
             "mutants": [_result_json(result, written) for result in self.results],
             "placebos": [_result_json(result, written) for result in self.placebos],
@@ -83,6 +89,13 @@ def percent_killed(counts: dict[str, int]) -> float | None:
     """
     decided = sum(counts[state] for state in DECIDED)
     return 100 * counts["killed"] / decided if decided else None
+
+
+def percent_text(value: float | None, places: int) -> str:
+    """A percentage rounded down, so that 100 % means all; `-` where there is none."""
+    if value is None:
+        return "-"
+    return f"{math.floor(value * 10**places + 1e-9) / 10**places:.{places}f} %"
 
 
 def counted(results: list[Result]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
+from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
@@ -40,6 +41,7 @@ def score(
     shrink: bool = True,
     options: Options | None = None,
     progress: Callable[[Result | None, int], None] | None = None,
+    command: str = "",
 ) -> Score:
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh), in `workers` processes.
@@ -47,8 +49,8 @@ def score(
     `ids` and `operators` restrict the mutants; `matrix` runs every case on every mutant; `shrink`
     shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
     so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
-    before the first) and the number to come in all. Raises UsageError and InvalidSubject; a failed
-    baseline or a killed placebo gives a Score without a percentage.
+    before the first) and the number to come in all; `command`, what gives this again, is kept.
+    Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score without a percentage.
     """
     _check_limits(examples, seconds, workers)
     options = options or Options()
@@ -67,7 +69,7 @@ def score(
         results.append(result)
         if progress is not None:
             progress(result, len(scored))
-    return _summed_up(bench, results, watched, reason, time.time() - started)
+    return _summed_up(bench, results, watched, reason, time.time() - started, command)
 
 
 def prepared_bench(
@@ -154,6 +156,7 @@ def _summed_up(
     watched: list[Result],
     reason: str | None,
     seconds: float,
+    command: str,
 ) -> Score:
     results = sorted(results, key=lambda result: result.id)
     counts = counted(results)
@@ -174,6 +177,8 @@ def _summed_up(
         reason=reason,
         seconds=seconds,
         counts=counts,
+        environment=environment_of(bench.campaign.plan.options.device),
+        command=command,
     )
 
 

@@ -120,10 +120,11 @@ def test_the_allowed_difference_is_factor_times_eps_times_scale():
     assert float(allowed(row, None)) == 256 * 2**-23 * 4
 
 
-def test_narrow_decoders_have_a_wider_factor_of_their_own():
-    """Below a width of 8, float64 and float32 take another constant; 8 does not."""
-    assert factor(torch.float64, 7) > factor(torch.float64, 8) == 256
-    assert factor(torch.float32, 4) > factor(torch.float32, 8) == 256
+def test_narrow_decoders_have_wider_factors_of_their_own():
+    """Below a width of 8, and again below 4, float64 and float32 take another constant."""
+    for dtype in (torch.float64, torch.float32):
+        assert factor(dtype, 3) > factor(dtype, 4) == factor(dtype, 7) > factor(dtype, 8) == 256
+        assert factor(dtype, None) == 256
 
 
 def test_a_lower_precision_of_the_cached_path_does_not_widen_the_tolerance():

@@ -70,7 +70,7 @@ def test_missing_entries_of_a_cache_are_named():
 
     found = locate(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:store"], drops), CASE)
     assert str(found.site) == "0.cache"
-    assert found.missing == "holds 1 positions where 2 are due"
+    assert found.missing == "holds 1 of the 2 positions due"
 
 
 @settings(max_examples=100, deadline=None)

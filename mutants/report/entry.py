@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,15 @@ def family(schedule: Sequence[int]) -> str:
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:
     """The tokens of each row of `case`, cut into steps."""
     return [[row[step.start : step.stop] for step in case.steps()] for row in case.tokens]
+
+
+def steps_in_words(case: Case) -> str:
+    """The steps of `case`, equal neighbours as one: `prefill 3, 4 x decode 1`."""
+    words = []
+    for (kind, size), run in groupby((s.kind, s.stop - s.start) for s in case.steps()):
+        count = len(list(run))
+        words.append(f"{f'{count} x ' if count > 1 else ''}{kind} {size}")
+    return ", ".join(words)
 
 
 def prose(site: str | None) -> str | None:

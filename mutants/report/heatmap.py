@@ -41,10 +41,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class StepHead:
-    """The heading of step `index` (from 0): its name for people, and the positions it shows."""
+    """The heading of step `index` (from 0): its kind, and the positions that it shows."""
 
     index: int
-    name: str
+    kind: str
     positions: tuple[int, ...]
 
 
@@ -93,8 +93,14 @@ def short(excess: float) -> str:
 
 
 def times(excess: float) -> str:
-    """`11.3` and a multiplication sign."""
-    return f"{'∞' if math.isinf(excess) else f'{excess:.3g}'} \N{MULTIPLICATION SIGN}"
+    """Three digits and a multiplication sign."""
+    if math.isinf(excess):
+        digits = "∞"
+    elif excess < 1e6:
+        digits = f"{excess:.3g}" if excess < 999.5 else f"{float(f'{excess:.3g}'):,.0f}"
+    else:
+        digits = f"{excess:.2e}".replace("e+0", "e").replace("e+", "e")
+    return f"{digits} \N{MULTIPLICATION SIGN}"
 
 
 def _first(
@@ -113,8 +119,7 @@ def _heads(excess: Mapping[Place, float], case: Case) -> tuple[StepHead, ...]:
     heads = []
     for index in sorted({step for step, _, _ in excess}):
         positions = sorted({position for step, _, position in excess if step == index})
-        name = f"step {index + 1}: {kinds.get(index, 'beyond the schedule')}"
-        heads.append(StepHead(index, name, tuple(positions)))
+        heads.append(StepHead(index, kinds.get(index, "beyond the schedule"), tuple(positions)))
     return tuple(heads)
 
 

@@ -10,6 +10,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -40,34 +41,25 @@ def real_listings(mutant: Mutant) -> list[Listing]:
 
 def highlighted(source: str) -> Markup:
     """`source` as HTML: keywords, and comments and strings, in spans; all else as it is."""
-    lines = source.splitlines(keepends=True)
-    done, row, column = Markup(""), 1, 0
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError):
         return escape(source)
+    begins = [0, *accumulate(map(len, io.StringIO(source)))]
+    html, done = Markup(""), 0
     for token in tokens:
         style = _style(token)
         if style:
-            done += escape(_between(lines, (row, column), token.start))
-            done += Markup('<span class="{}">{}</span>').format(style, token.string)
-            row, column = token.end
-    return done + escape(_between(lines, (row, column), (len(lines) + 1, 0)))
+            start, stop = (begins[row - 1] + column for row, column in (token.start, token.end))
+            span = Markup('<span class="{}">{}</span>').format(style, source[start:stop])
+            html, done = html + escape(source[done:start]) + span, stop
+    return html + escape(source[done:])
 
 
 def _style(token: tokenize.TokenInfo) -> str | None:
     if token.type in MUTED:
         return "muted"
     return "keyword" if token.type == tokenize.NAME and keyword.iskeyword(token.string) else None
-
-
-def _between(lines: list[str], start: tuple[int, int], stop: tuple[int, int]) -> str:
-    """The text from `start` to `stop`, each a line from 1 and a column."""
-    if start[0] == stop[0]:
-        return lines[start[0] - 1][start[1] : stop[1]]
-    kept = lines[start[0] - 1 : stop[0]]
-    last = kept.pop()[: stop[1]] if len(kept) == stop[0] - start[0] + 1 else ""
-    return "".join(kept)[start[1] :] + last
 
 
 def _resolved(target: str) -> Callable[..., Any] | None:

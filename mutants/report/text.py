@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mutants.mutant import STATES
 from mutants.registry import library
-from mutants.result import Result, Score, counted, percent_killed
+from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
 
 SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
 
@@ -35,13 +35,13 @@ def headline(score: Score) -> str:
     )
     if score.percent is None:
         return f"NO SCORE: {score.reason} ({identity})"
-    decided = sum(score.counts[state] for state in ("killed", "survived", "unreached", "timed_out"))
+    decided = sum(score.counts[state] for state in DECIDED)
     beside = [
         f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
     ]
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""
     return (
-        f"MUTATION SCORE {score.percent:.1f} %: {score.counts['killed']} of {decided} killed, "
+        f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} killed, "
         f"{len(score.placebos)} placebos survived{outside} ({identity})"
     )
 
@@ -70,6 +70,5 @@ def _table(score: Score) -> Table:
 
 def _cells(results: list[Result]) -> list[str]:
     counts = counted(results)
-    percent = percent_killed(counts)
     shown = [str(counts[state]) if counts[state] else "." for state in STATES]
-    return [*shown, "-" if percent is None else f"{percent:.0f} %"]
+    return [*shown, percent_text(percent_killed(counts), 0)]

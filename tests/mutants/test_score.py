@@ -1,0 +1,256 @@
+"""The score can be trusted: what kills, what does not, and what forbids a score."""
+
+import math
+import os
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvfuzz.errors import UsageError
+from kvfuzz.loading import Options
+from kvfuzz.rounds import drawn_cases
+from mutants import registry
+from mutants.bench import Bench, baseline, judged
+from mutants.mutant import STATES, Mutant, steps
+from mutants.registry import find, library
+from mutants.result import Result, counted, percent_killed
+from mutants.score import cry_of_wolf, prepared_bench, score
+
+TARGET = ("kvfuzz.zoo.cached:store",)
+
+
+def made(fault, targets=TARGET, **changes):
+    """A mutant of the tests' own."""
+    values = {
+        "operator": "test",
+        "name": fault.__name__,
+        "description": "A fault of the tests.",
+        "targets": targets,
+        "fault": fault,
+        "site": None,
+        "witness": steps(1),
+    }
+    return Mutant(**{**values, **changes})
+
+
+def drops(real):
+    return lambda cache, layer, key, value: real(cache, layer, key[:, :, :-1], value[:, :, :-1])
+
+
+def nothing(real):
+    return lambda *args: real(*args)
+
+
+def raises(real):
+    def store(*_):
+        raise RuntimeError("loud")
+
+    return store
+
+
+def raises_on_chunks_and_drops(real):
+    def store(cache, layer, key, value):
+        if key.shape[2] > 1:
+            raise RuntimeError("loud")
+        real(cache, layer, key[:, :, :-1], value[:, :, :-1])
+
+    return store
+
+
+def wrong_shape(real):
+    return lambda weights, x: real(weights, x)[:, :, :-1]
+
+
+def hangs(real):
+    def store(*_):
+        while True:
+            time.sleep(0.01)
+
+    return store
+
+
+def half(real):
+    return lambda cache, layer, key, value: real(cache, layer, key, value.half().to(value.dtype))
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Twenty cases of the zoo."""
+    return prepared_bench("zoo", Options(), 20, 3, shrink=False, seconds_per_mutant=1.0)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "state", "reason"),
+    [
+        (made(drops), "killed", None),
+        (made(half), "killed", None),
+        (made(nothing), "survived", None),
+        (made(nothing, equivalent="it changes nothing"), "equivalent", "it changes nothing"),
+        (made(drops, equivalent="wrongly"), "invalid", "declared equivalent, but case 0 kills it"),
+        (made(drops, ("kvfuzz.paths:which_agree",)), "unreached", "no case ran the code"),
+        (made(raises), "loud", "the cached path raised RuntimeError: loud"),
+        (made(wrong_shape, ("kvfuzz.zoo.cached:readout",)), "loud", "returned logits of shape"),
+        (made(drops, ("kvfuzz.zoo.cached:gone",)), "invalid", "there is no target"),
+        (made(hangs), "timed_out", "over 1 s"),
+    ],
+    ids=lambda value: value.fault.__name__ if isinstance(value, Mutant) else None,
+)
+def test_the_state_of_a_mutant(bench, mutant, state, reason):
+    """Only a difference of logits kills; everything else is its own state, with the reason."""
+    result = judged(bench, mutant)
+    assert result.state == state
+    assert (reason or "") in (result.reason or "")
+    assert (result.killed_by is not None) == (state in ("killed",) or "declared" in (reason or ""))
+
+
+def test_a_mutant_that_raises_on_some_cases_is_killed_by_another(bench):
+    """The cases on which it raised are counted, and kill nothing."""
+    result = judged(bench, made(raises_on_chunks_and_drops))
+    assert result.state == "killed"
+    everything = replace(bench, campaign=replace(bench.campaign, matrix=True))
+    result = judged(everything, made(raises_on_chunks_and_drops))
+    assert result.state == "killed"
+    assert result.ran == 20
+    assert result.raised + len(result.kills) <= 20
+    assert result.raised > 0
+
+
+def test_a_mutant_stops_at_its_first_kill_and_the_matrix_runs_all(bench):
+    """The first kill is the same in both."""
+    first = judged(bench, find("position.restarts_at_each_chunk"))
+    assert first.ran == first.killed_by + 1
+    everything = replace(bench, campaign=replace(bench.campaign, matrix=True))
+    whole = judged(everything, find("position.restarts_at_each_chunk"))
+    assert whole.ran == 20
+    assert whole.kills[0] == first.killed_by
+
+
+def test_the_score_is_killed_by_decided():
+    """100 x killed / (killed + survived + unreached + timed out), whatever else there is."""
+    states = ["killed"] * 3 + ["survived", "unreached", "timed_out", "loud", "invalid", "equivalent"]
+    counts = counted([Result(str(i), "test", state) for i, state in enumerate(states)])
+    assert percent_killed(counts) == 50.0
+    assert set(counts) == set(STATES)
+
+
+@pytest.mark.parametrize("state", ["loud", "invalid", "equivalent"])
+def test_a_score_of_nothing_is_no_score(state):
+    """0 of 0 is not 100 %."""
+    assert percent_killed(counted([Result("a", "test", state)])) is None
+    assert percent_killed(counted([])) is None
+
+
+def test_a_baseline_that_diverges_forbids_a_score(monkeypatch):
+    """A checker that cries wolf on the clean decoder proves nothing."""
+    from kvfuzz.zoo import cached
+
+    real = cached.store
+    monkeypatch.setattr(cached, "store", drops(real))
+    result = score("zoo", examples=5, seed=0, ids=("norm.skips_before_attention",))
+    assert (result.verdict, result.percent, result.results) == ("inconclusive", None, ())
+    assert "the unmutated zoo diverges on case" in result.reason
+
+
+def test_a_placebo_that_is_killed_forbids_a_score(monkeypatch):
+    """Whatever made it differ would flatter the score."""
+    wolf = made(drops, placebo=True, operator="placebo")
+    monkeypatch.setattr(registry, "library", lambda: {**library(), wolf.id: wolf})
+    result = score("zoo", examples=5, seed=0, ids=("norm.skips_before_attention",))
+    assert (result.verdict, result.percent) == ("inconclusive", None)
+    assert result.reason == "the placebo placebo.drops, which changes nothing, is killed"
+    assert cry_of_wolf([Result("p", "placebo", "unreached")]) is not None
+    assert cry_of_wolf([Result("p", "placebo", "survived")]) is None
+
+
+def test_the_clean_decoder_is_a_baseline(bench):
+    """On which every case agrees."""
+    assert baseline(bench) is None
+
+
+def test_the_cases_are_those_of_the_fuzzer(bench):
+    """A clean hunt under the seed examines the same, in the same order."""
+    plan = bench.campaign.plan
+    assert list(bench.campaign.cases) == drawn_cases(plan.space, 3, 20)
+
+
+def test_one_worker_and_two_give_the_same_table():
+    """Same seed, same table: states, kills, witnesses."""
+    ids = ("append.prepends", "layer.reads_the_layer_below_on_decode", "norm.skips_for_keys")
+    one, two = (score("zoo", ids=ids, seed=4, examples=60, workers=n) for n in (1, 2))
+
+    def table(result):
+        return [replace(r, seconds=0) for r in result.results]
+
+    assert table(one) == table(two)
+    assert one.percent == 100
+
+
+def test_the_witness_is_shrunk_and_names_the_subject_that_replays_it():
+    """From whatever case killed it to the smallest that does."""
+    result = score("zoo", ids=("append.later_chunk_replaces_all",), seed=4).results[0]
+    case = result.witness["case"]
+    assert result.witness["subject"] == "mutant:append.later_chunk_replaces_all"
+    assert (case["tokens"], case["schedule"]) == ([[0, 0, 0]], [1, 2])
+    assert result.site == result.declared_site == "0.cache"
+    assert max(cell["excess"] for cell in result.map) == math.inf  # entries that are missing
+
+
+def test_time_that_is_over_times_the_rest_out():
+    """What has not begun is not counted as anything better."""
+    result = score("zoo", seed=1, examples=20, seconds=1e-6)
+    assert {r.state for r in result.results} == {"timed_out"}
+    assert (result.percent, result.verdict) == (0.0, "survived")
+
+
+def test_a_mutant_that_ends_its_process_costs_no_other_result(tmp_path, monkeypatch):
+    """A real process that really dies: the mutant is loud, the others are judged."""
+    package = tmp_path / "deadly_faults.py"
+    package.write_text(
+        "import os\n"
+        "from mutants.mutant import mutant, steps\n"
+        "@mutant('store', site='0.cache', witness=steps(1))\n"
+        "def ends_its_process(real):\n"
+        '    """The process ends."""\n'
+        "    return lambda *args: os._exit(7)\n"
+    )
+    (tmp_path / "deadly-1.dist-info").mkdir()
+    (tmp_path / "deadly-1.dist-info" / "entry_points.txt").write_text(
+        "[kvfuzz.mutants]\ndeadly = deadly_faults\n"
+    )
+    (tmp_path / "deadly-1.dist-info" / "METADATA").write_text("Name: deadly\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    library.cache_clear()
+    try:
+        ids = ("deadly_faults.ends_its_process", "norm.skips_before_attention")
+        result = score("zoo", ids=ids, seed=1, examples=10, workers=2, shrink=False)
+    finally:
+        library.cache_clear()
+    states = {r.id: (r.state, r.reason) for r in result.results}
+    assert states["deadly_faults.ends_its_process"] == ("loud", "its process died")
+    assert states["norm.skips_before_attention"][0] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"examples": 0}, "examples should be at least 1"),
+        ({"workers": 0}, "workers should be at least 1"),
+        ({"seconds": -1}, "time limit should be above 0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    """With the value in the message."""
+    with pytest.raises(UsageError, match=message):
+        score("zoo", **arguments)
+
+
+def test_a_bench_builds_each_case_once():
+    """Uncached logits are shared by all mutants."""
+    bench = prepared_bench("zoo", Options(), 2, 0)
+    assert isinstance(bench, Bench)
+    assert bench.prepared(1) is bench.prepared(1)
+    assert isinstance(bench.prepared(1).expected.logits, torch.Tensor)

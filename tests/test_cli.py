@@ -1,0 +1,225 @@
+"""The command line as a user types it: exit codes, one-line errors, files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODELS = "tests.subjects.models"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    """Commands write `.kvfuzz/` where they are run."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_fuzz_agrees_with_exit_code_0(run):
+    """What was run, and the seed, are printed."""
+    code, out, err = run("fuzz", "zoo:rope", "--examples", 20, "--seed", 7, "--json", "out.json")
+    assert (code, err) == (0, "")
+    assert out.startswith("AGREED zoo:rope")
+    assert "seed 7" in out
+    result = json.loads(Path("out.json").read_text())
+    assert (result["verdict"], result["cases"], result["counterexample"]) == ("agreed", 20, None)
+    assert {"rows", "worst_excess", "seed"} <= set(result)
+
+
+def test_fuzz_diverges_with_exit_code_1_and_replay_says_it_again(run):
+    """The printed command replays the written file, until the fault is gone."""
+    code, out, _ = run("fuzz", f"{MODELS}:ForgetsOnDecode", "--json", "out.json")
+    assert code == 1
+    command = next(line for line in out.splitlines() if "replay:" in line).split()[-2:]
+    path = json.loads(Path("out.json").read_text())["counterexample"]
+    assert command == ["replay", path]
+    code, out, _ = run("replay", path)
+    assert code == 1
+    assert out.startswith(f"importing subject {MODELS}:ForgetsOnDecode\nDIVERGED at step 2 of 2")
+    code, out, _ = run("replay", ".kvfuzz", "--subject", f"{MODELS}:Summing", "--json", "r.json")
+    assert code == 0
+    assert "AGREED" in out
+    assert json.loads(Path("r.json").read_text())["verdict"] == "agreed"
+
+
+def test_fuzz_is_inconclusive_with_exit_code_3(run):
+    """Nothing compared is never green."""
+    code, out, _ = run("fuzz", f"{MODELS}:NanInBoth", "--examples", 5)
+    assert code == 3
+    assert "INCONCLUSIVE" in out
+    assert "both paths gave NaN" in out
+
+
+def test_replay_of_an_empty_directory_is_inconclusive(run):
+    """A gate without cases has nothing to say."""
+    Path("cases").mkdir()
+    assert run("replay", "cases")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fuzz"], "Missing argument 'SUBJECT'"),
+        (["fuzz", "nosuch"], "unknown subject 'nosuch'"),
+        (["fuzz", "zoo:rop"], "did you mean rope"),
+        (["fuzz", f"{MODELS}:fails_to_build"], "OSError: no weights here"),
+        (["fuzz", f"{MODELS}:LastLogitsOnly"], "returned logits of shape"),
+        (["fuzz", "tests.subjects.broken:x"], "ZeroDivisionError: at import"),
+        (["fuzz", "zoo", "--examples", "0"], "--examples"),
+        (["fuzz", "zoo", "--examples", "many"], "'many' is not a valid integer"),
+        (["fuzz", "zoo", "--time", "0"], "--time"),
+        (["fuzz", "zoo", "--shard", "3/2"], "'3/2' is not K/N"),
+        (["fuzz", "zoo", "--shard", "x"], "'x' is not K/N"),
+        (["fuzz", "zoo", "-n", "0"], "'0' is not a positive number or auto"),
+        (["fuzz", "zoo", "--length", "65"], "rows of 65 tokens are longer"),
+        (["fuzz", "zoo", "--dtype", "float8"], "float8"),
+        (["fuzz", "zoo", "--device", "nosuch"], "device 'nosuch' is not available"),
+        (["fuzz", "zoo", "--config", "nosuch.json"], "cannot read --config nosuch.json"),
+        (["fuzz", "zoo", "--json", "."], "cannot write .: it is a directory"),
+        (["fuzz", "zoo", "--exampels", "3"], "--exampels"),
+        (["fuzzz"], "there is no command 'fuzzz' (did you mean fuzz?)"),
+        (["replay", "nosuch.json"], "there is no counterexample nosuch.json"),
+        (["score", "zoo", "--mutant", "append.drops_the_newst"], "did you mean append.drops_the_newest"),
+        (["score", "zoo", "--operator", "positon"], "did you mean position"),
+        (["score", f"{MODELS}:Summing"], "no mutant to score for subject"),
+        (["score", "--html", "/proc/nosuch/report.html"], "cannot write /proc/nosuch/report.html"),
+        (["mutants", "nosuch"], "there is no mutant 'nosuch'"),
+        (["fuzz", "mutant:nosuch"], "there is no mutant 'nosuch'"),
+        (["audit", "--json", "/proc/nosuch/audit.json"], "cannot write /proc/nosuch/audit.json"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_exit_code_2(run, arguments, message):
+    """The value, the way out, and no traceback; nothing is written."""
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert err.startswith("kvfuzz: ")
+    assert message in err
+    assert out == ""
+    kept = Path(".kvfuzz/examples")  # the cases that Hypothesis would try first the next time
+    assert [p for p in Path().rglob("*") if p.is_file() and kept not in p.parents] == []
+
+
+def test_a_config_file_reaches_the_subject_and_the_counterexample(run):
+    """What the user fixes is part of the case."""
+    Path("c.json").write_text('{"layers": 1, "window": 3}')
+    code, _, _ = run("fuzz", "mutant:append.drops_the_newest", "--config", "c.json", "--json", "o.json")
+    assert code == 1
+    case = json.loads(Path("o.json").read_text())["found"]["case"]
+    assert (case["config"]["layers"], case["config"]["window"]) == (1, 3)
+
+
+@pytest.mark.parametrize(("text", "message"), [("[]", "a JSON object, got list"), ("{", "not JSON")])
+def test_a_config_file_that_is_no_object_is_refused(run, text, message):
+    """By its name."""
+    Path("c.json").write_text(text)
+    code, _, err = run("fuzz", "zoo", "--config", "c.json")
+    assert code == 2
+    assert message in err
+
+
+def test_settings_may_stand_in_pyproject(run):
+    """At the top for every command, in a table for one; the command line wins."""
+    Path("pyproject.toml").write_text(
+        "[tool.kvfuzz]\nseed = 11\nexamples = 9\n[tool.kvfuzz.fuzz]\nexamples = 6\n"
+    )
+    assert "6 cases" in run("fuzz", "zoo:rope")[1]
+    _, out, _ = run("fuzz", "zoo:rope", "--examples", 4)
+    assert "4 cases" in out
+    assert "seed 11" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tool.kvfuzz]\nexampels = 3\n", "no setting 'exampels' (did you mean examples?)"),
+        ("[tool.kvfuzz.fuz]\nseed = 3\n", "no setting 'fuz' (did you mean fuzz?)"),
+        ("[tool.kvfuzz.fuzz]\nmatrix = true\n", "[tool.kvfuzz.fuzz] in pyproject.toml has no setting"),
+        ("[tool.kvfuzz]\nexamples = 'many'\n", "'many' is not a valid integer"),
+        ("[tool\n", "cannot read pyproject.toml"),
+        ("[tool]\nkvfuzz = 3\n", "should be a table, got 3"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(run, text, message):
+    """A misspelt setting would otherwise silently do nothing."""
+    Path("pyproject.toml").write_text(text)
+    code, _, err = run("fuzz", "zoo")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_score_writes_what_it_found(run):
+    """JSON with the promised keys, an HTML page, and a witness for each kill that replays."""
+    code, out, _ = run(
+        "score", "--operator", "layer", "--seed", 1, "--json", "s.json", "--html", "s.html"
+    )
+    assert code == 0
+    assert "MUTATION SCORE 100.0 %" in out
+    assert out.rstrip().endswith("s.html")
+    result = json.loads(Path("s.json").read_text())
+    assert (result["verdict"], result["score"]) == ("killed", 100)
+    assert {m["operator"] for m in result["mutants"]} == {"layer"}
+    for mutant in result["mutants"]:
+        assert {"id", "operator", "state", "site", "witness"} <= set(mutant)
+        assert run("replay", mutant["witness"])[0] == 1
+        assert run("replay", mutant["witness"], "--subject", "zoo")[0] == 0
+    assert not {p["id"] for p in result["placebos"]} & {m["id"] for m in result["mutants"]}
+
+
+def test_score_keeps_the_command_that_gives_it_again(run):
+    """The options that matter, with the seed that was drawn; and it does give the same table."""
+    options = ["--operator", "layer", "--examples", 3, "--no-shrink", "--dtype", "float64"]
+    run("score", *options, "--json", "a.json")
+    first = json.loads(Path("a.json").read_text())
+    assert first["command"] == (
+        "kvfuzz score zoo --operator layer --examples 3 --no-shrink --dtype float64 "
+        f"--seed {first['seed']}"
+    )
+    run(*first["command"].split()[1:], "--json", "b.json")
+    again = json.loads(Path("b.json").read_text())
+    states = [[(m["id"], m["state"], m["killed_by"]) for m in s["mutants"]] for s in (first, again)]
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(("percent", "code"), [(0, 0), (100, 1)])
+def test_fail_under_alone_decides(run, percent, code):
+    """One case of one token kills some mutants and not others."""
+    got, out, _ = run("score", "--examples", 1, "--no-shrink", "--fail-under", percent)
+    assert got == code
+    assert "SURVIVED position.one_behind" in out
+    assert run("score", "--examples", 1, "--no-shrink")[0] == 1
+
+
+def test_the_library_can_be_listed_and_one_fault_shown(run):
+    """With its source, its witness and the way to hunt it."""
+    code, out, _ = run("mutants", "--operator", "norm", "--json", "m.json")
+    assert code == 0
+    listed = json.loads(Path("m.json").read_text())["mutants"]
+    assert {m["operator"] for m in listed} == {"norm"}
+    code, out, _ = run("mutants", "append.drops_the_newest")
+    assert code == 0
+    assert "def drops_the_newest(real)" in out
+    assert "kvfuzz fuzz mutant:append.drops_the_newest" in out
+
+
+def test_help_names_every_command_and_costs_no_torch():
+    """A CLI's --help needs none of the heavy imports."""
+    script = (
+        "import sys; from kvfuzz.cli import main; main(['--help']); main(['score', '--help']);"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("audit", "fuzz", "replay", "score", "mutants"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_the_installed_command_ends_with_the_verdict():
+    """The console script passes the exit code on."""
+    command = [sys.executable, "-m", "kvfuzz.cli", "fuzz", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
