@@ -78,8 +78,9 @@ def fuzz(
     (default fresh), in `workers` processes; `shard` (k, n) derives a seed of its own for shard k
     of n. Rows have up to `longest` tokens. A counterexample is written into `folder`, if given.
     `database` is where failing cases are kept between hunts; they are tried first, unless `seed`
-    is given. `progress` is called with the number of cases done. Raises UsageError and
-    InvalidSubject.
+    is given. With several workers, a script calls this under `if __name__ == "__main__"`, since
+    each process imports it. `progress` is called with the number of cases done. Raises UsageError
+    and InvalidSubject.
     """
     _check_limits(examples, seconds, workers, shard)
     if workers > 1 and not isinstance(subject, str):

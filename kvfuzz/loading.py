@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -47,16 +47,22 @@ class Options:
         _check_device(self.device)
 
 
+Loader = Callable[[str, Options], Factory]
+"""What a scheme is: it takes what stands after the colon."""
+
+
 def load(name: str, options: Options | None = None) -> Factory:
     """The factory that `name` stands for. Raises InvalidSubject, with near matches."""
     options = options or Options()
     head, colon, rest = name.partition(":")
     if head in SCHEMES:
         module, _, attribute = SCHEMES[head].partition(":")
-        return getattr(importlib.import_module(module), attribute)(rest, options)
+        loader: Loader = getattr(importlib.import_module(module), attribute)
+        return loader(rest, options)
     for entry in entry_points(group="kvfuzz.subjects"):
         if entry.name == head:
-            return entry.load()(rest, options)
+            loader = entry.load()
+            return loader(rest, options)
     if not colon or not rest:
         raise InvalidSubject(
             f"unknown subject {name!r}{near(head, schemes())}: name {', '.join(schemes())}, "
@@ -103,7 +109,7 @@ def _of_subject(subject: Any, name: str, options: Options) -> Factory:
 
 def _of_callable(call: Any, name: str, options: Options) -> Factory:
     try:
-        parameters = inspect.signature(call).parameters
+        parameters = dict(inspect.signature(call).parameters)
     except (TypeError, ValueError):
         parameters = {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

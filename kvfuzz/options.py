@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kvfuzz.case import DTYPES
 from kvfuzz.errors import UsageError
 
 if TYPE_CHECKING:
     from kvfuzz.loading import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class Workers(click.ParamType[int]):

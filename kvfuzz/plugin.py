@@ -7,7 +7,7 @@ pytest --pyargs mutants.suite -n auto --junitxml score.xml
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,9 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Chosen before xdist copies the options to its workers, so that all of them draw alike.
+    shared: dict[str, int] = getattr(config, "workerinput", {})
     if config.option.kvfuzz_seed is None:
-        config.option.kvfuzz_seed = secrets.randbits(32)
+        config.option.kvfuzz_seed = shared.get("kvfuzz_seed", secrets.randbits(32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist's hook: hand the seed to each worker, so that all of them draw alike."""
+    node.workerinput["kvfuzz_seed"] = node.config.option.kvfuzz_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -86,7 +86,7 @@ def schedules(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 def _cut(sizes: list[int], longest: int) -> tuple[int, ...]:
     """The leading chunks of `sizes` that fit into `longest`, the last one cut to fit."""
-    kept = []
+    kept: list[int] = []
     for size in sizes:
         left = longest - sum(kept)
         if left <= 0:

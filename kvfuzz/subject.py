@@ -105,7 +105,8 @@ def conforming(subject: Any, name: str) -> Subject:
     max_length = subject.max_length
     if max_length is not None and not _is_count(max_length):
         raise InvalidSubject(f"{name}.max_length should be positive or None, got {max_length!r}")
-    return subject
+    found: Subject = subject
+    return found
 
 
 def fitting(subject: Subject, case: Case, name: str) -> Subject:

@@ -102,7 +102,7 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
             state, reason = "invalid", f"declared equivalent, but case {tally.kills[0]} kills it"
     if state is None:
         state, reason = _unkilled(mutant, tally)
-    result = Result(
+    return Result(
         id=mutant.id,
         operator=mutant.operator,
         state=state,
@@ -114,9 +114,8 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         reached=tally.reached,
         excess=tally.excess,
         reason=reason,
+        seconds=time.time() - started,
     )
-    result = _with_witness(bench, mutant, result) if state == "killed" else result
-    return replace(result, seconds=time.time() - started)
 
 
 @dataclass
@@ -160,13 +159,14 @@ def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
     return "survived", None
 
 
-def _with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
-    """`result` with its kill shrunk, located and mapped.
+def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
+    """`result` with its kill shrunk, located and mapped; as it is, if there was no kill.
 
     The round that the killing case was drawn in, run again on the mutant, meets the same first
     kill, and Hypothesis shrinks it.
     """
-    assert result.killed_by is not None
+    if result.state != "killed" or result.killed_by is None:
+        return result
     factory = mutated(bench.factory, mutant)
     plan, case = bench.campaign.plan, bench.campaign.cases[result.killed_by]
     if bench.campaign.shrink:

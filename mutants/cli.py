@@ -75,10 +75,10 @@ def score(
     from rich.console import Console
 
     from kvfuzz.files import check_writable, write_json, write_text
+    from kvfuzz.rounds import fresh_seed
     from mutants.report.html import page
     from mutants.report.text import render
     from mutants.report.witnesses import write_witnesses
-    from kvfuzz.rounds import fresh_seed
     from mutants.score import score as run_score
 
     for file in (json_file, html_file):

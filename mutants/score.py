@@ -18,7 +18,7 @@ from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
-from mutants.bench import Bench, Campaign, baseline, judged
+from mutants.bench import Bench, Campaign, baseline, judged, with_witness
 from mutants.mutant import Mutant
 from mutants.registry import find, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
@@ -50,7 +50,8 @@ def score(
     shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
     so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
     before the first) and the number to come in all; `command`, what gives this again, is kept.
-    Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score without a percentage.
+    Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score
+    without a percentage.
     """
     _check_limits(examples, seconds, workers)
     options = options or Options()
@@ -126,7 +127,7 @@ def _judged_in_time(bench: Bench, mutant: Mutant) -> Result:
     """The result of `mutant`, or `timed_out` if the campaign's time is over."""
     if bench.campaign.plan.overdue:
         return Result(mutant.id, mutant.operator, "timed_out", reason="the campaign's time is over")
-    return judged(bench, mutant)
+    return with_witness(bench, mutant, judged(bench, mutant))
 
 
 _BENCHES: dict[int, Bench] = {}

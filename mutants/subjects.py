@@ -18,7 +18,8 @@ from mutants.registry import find, matches
 
 
 def factory(rest: str, options: Options) -> Factory:
-    """`ID`, or `ID@SUBJECT` for another subject that the mutant fits (`append.drops_newest@zoo:rope`).
+    """`ID`, or `ID@SUBJECT` for another subject that the mutant fits, as in
+    `append.drops_the_newest@zoo:rope`.
 
     Raises InvalidSubject for an unknown mutant or a subject it does not fit.
     """

@@ -1,11 +1,15 @@
 """What the tests share: one torch thread, and the subjects of `tests/subjects`."""
 
+import hypothesis
 import pytest
 import torch
 
 from kvfuzz.case import Case
 
 torch.set_num_threads(1)
+# The tests' own properties: the same cases each time, here as in CI.
+hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture

@@ -82,7 +82,10 @@ def test_a_cache_that_writes_over_its_own_logits_is_judged_by_what_it_returned()
 @pytest.mark.parametrize(
     ("subject", "message"),
     [
-        (models.LastLogitsOnly(), r"shape \(2, 1, 11\) for 2 tokens in 2 rows, expected \(2, 2, 11\)"),
+        (
+            models.LastLogitsOnly(),
+            r"shape \(2, 1, 11\) for 2 tokens in 2 rows, expected \(2, 2, 11\)",
+        ),
         (models.NoTuple(), r"should return \(logits, cache\), got Tensor"),
         (models.NoCacheMethod(), r"has no method new_cache\(batch\)"),
         (models.BadVocabulary(), "vocab_size should be a positive integer, got 0"),

@@ -56,9 +56,13 @@ def test_a_case_survives_json(case):
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["tokens", "schedule", "seed", "dtype", "config"]), inner, max_size=5
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["tokens", "schedule", "seed", "dtype", "config"]),
+                inner,
+                max_size=5,
+            )
         ),
     )
 )

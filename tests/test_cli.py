@@ -81,7 +81,10 @@ def test_replay_of_an_empty_directory_is_inconclusive(run):
         (["fuzz", "zoo", "--exampels", "3"], "--exampels"),
         (["fuzzz"], "there is no command 'fuzzz' (did you mean fuzz?)"),
         (["replay", "nosuch.json"], "there is no counterexample nosuch.json"),
-        (["score", "zoo", "--mutant", "append.drops_the_newst"], "did you mean append.drops_the_newest"),
+        (
+            ["score", "zoo", "--mutant", "append.drops_the_newst"],
+            "did you mean append.drops_the_newest",
+        ),
         (["score", "zoo", "--operator", "positon"], "did you mean position"),
         (["score", f"{MODELS}:Summing"], "no mutant to score for subject"),
         (["score", "--html", "/proc/nosuch/report.html"], "cannot write /proc/nosuch/report.html"),
@@ -105,13 +108,17 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(run, arguments, message):
 def test_a_config_file_reaches_the_subject_and_the_counterexample(run):
     """What the user fixes is part of the case."""
     Path("c.json").write_text('{"layers": 1, "window": 3}')
-    code, _, _ = run("fuzz", "mutant:append.drops_the_newest", "--config", "c.json", "--json", "o.json")
+    code, _, _ = run(
+        "fuzz", "mutant:append.drops_the_newest", "--config", "c.json", "--json", "o.json"
+    )
     assert code == 1
     case = json.loads(Path("o.json").read_text())["found"]["case"]
     assert (case["config"]["layers"], case["config"]["window"]) == (1, 3)
 
 
-@pytest.mark.parametrize(("text", "message"), [("[]", "a JSON object, got list"), ("{", "not JSON")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("[]", "a JSON object, got list"), ("{", "not JSON")]
+)
 def test_a_config_file_that_is_no_object_is_refused(run, text, message):
     """By its name."""
     Path("c.json").write_text(text)
@@ -136,7 +143,10 @@ def test_settings_may_stand_in_pyproject(run):
     [
         ("[tool.kvfuzz]\nexampels = 3\n", "no setting 'exampels' (did you mean examples?)"),
         ("[tool.kvfuzz.fuz]\nseed = 3\n", "no setting 'fuz' (did you mean fuzz?)"),
-        ("[tool.kvfuzz.fuzz]\nmatrix = true\n", "[tool.kvfuzz.fuzz] in pyproject.toml has no setting"),
+        (
+            "[tool.kvfuzz.fuzz]\nmatrix = true\n",
+            "[tool.kvfuzz.fuzz] in pyproject.toml has no setting",
+        ),
         ("[tool.kvfuzz]\nexamples = 'many'\n", "'many' is not a valid integer"),
         ("[tool\n", "cannot read pyproject.toml"),
         ("[tool]\nkvfuzz = 3\n", "should be a table, got 3"),
@@ -211,7 +221,9 @@ def test_help_names_every_command_and_costs_no_torch():
         "import sys; from kvfuzz.cli import main; main(['--help']); main(['score', '--help']);"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     for command in ("audit", "fuzz", "replay", "score", "mutants"):
         assert f"\n  {command} " in done.stdout

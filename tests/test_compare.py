@@ -31,7 +31,11 @@ def test_a_difference_anywhere_diverges_and_is_named(row, position, token, size)
     wrong[row, position, token] += size
     verdict = judge(compare(wrong, logits(), 8), CASE)
     assert verdict.status == "diverged"
-    assert (verdict.first.row, verdict.first.position, verdict.first.token) == (row, position, token)
+    assert (verdict.first.row, verdict.first.position, verdict.first.token) == (
+        row,
+        position,
+        token,
+    )
     assert verdict.first.step == (0 if position < 2 else 1)
     assert verdict.excess > 1
 

@@ -86,7 +86,9 @@ HEAVY = ("torch", "hypothesis", "transformers", "matplotlib", "mutants", "rich",
 def heavy_after(statement):
     """Which heavy packages a fresh interpreter holds after `statement`."""
     script = f"import sys; {statement}; print(*[n for n in {HEAVY!r} if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 

@@ -41,7 +41,9 @@ def test_a_module_that_an_import_needs_is_not_blamed_on_the_subject(tmp_path):
     """A missing dependency of the user's file is named as what it is."""
     file = tmp_path / "mine.py"
     file.write_text("import nosuchdependency\n")
-    with pytest.raises(InvalidSubject, match="mine.py does not import: ModuleNotFoundError: .*nosuchd"):
+    with pytest.raises(
+        InvalidSubject, match="mine.py does not import: ModuleNotFoundError: .*nosuchd"
+    ):
         load(f"{file}:x")
 
 

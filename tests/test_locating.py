@@ -57,7 +57,9 @@ def test_an_earlier_step_comes_before_an_earlier_site():
     def late(real):
         return lambda config, cache, tokens: real(config, cache, tokens) + (cache.length >= 2)
 
-    found = locate(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:position_index"], late), CASE)
+    found = locate(
+        Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:position_index"], late), CASE
+    )
     assert (found.step, found.position, str(found.site)) == (1, 2, "position")
     assert found.look_first_at == "the position index of the third token"
 

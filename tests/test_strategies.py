@@ -1,5 +1,9 @@
 """What is drawn: valid cases of every family, in a short run, whatever the seed."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
@@ -50,9 +54,28 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_draws_others():
-    """Also where Hypothesis believes to be in CI, and derandomises what is not told otherwise."""
+    """One worker, another worker, tomorrow."""
     assert drawn_cases(SPACE, 5, 60) == drawn_cases(SPACE, 5, 60)
     assert drawn_cases(SPACE, 5, 60) != drawn_cases(SPACE, 6, 60)
+
+
+def test_seeds_count_in_ci_too():
+    """Where it sees CI, Hypothesis derandomises what is not told otherwise: every shard would
+    draw the same cases."""
+    script = (
+        "from kvfuzz.loading import load; from kvfuzz.rounds import drawn_cases;"
+        "from kvfuzz.strategies import space_of; s = space_of(load('zoo'));"
+        "print(drawn_cases(s, 1, 20) == drawn_cases(s, 1, 20), drawn_cases(s, 1, 20) == "
+        "drawn_cases(s, 2, 20))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CI": "true"},
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_more_cases_under_a_seed_begin_with_the_fewer():

@@ -40,9 +40,7 @@ class DecoderConfig:
         )
         _require(self.positions in POSITIONS, "positions", self.positions, " or ".join(POSITIONS))
         _require(self.norm in NORMS, "norm", self.norm, " or ".join(NORMS))
-        _require(
-            self.window is None or _is_count(self.window), "window", self.window, "at least 1"
-        )
+        _require(self.window is None or _is_count(self.window), "window", self.window, "at least 1")
         _require(
             self.positions != "rope" or self.head_dim % 2 == 0,
             "head_dim",

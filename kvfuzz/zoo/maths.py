@@ -25,7 +25,7 @@ def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]."""
-    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def attend(
     if bias is not None:
         scores = scores + bias
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-    mixed = scores.softmax(-1) @ value  # [batch, heads, n, head_dim]
+    mixed: Tensor = scores.softmax(-1) @ value  # [batch, heads, n, head_dim]
     return mixed.transpose(1, 2).flatten(2)
 
 

@@ -53,7 +53,7 @@ class Parameters(nn.Module):
     def weights(self) -> Weights:
         """The named views into the flat parameter as it is now."""
         shapes = _shapes(self.config)
-        pieces = self.flat.split([math.prod(shape) for shape in shapes])
+        pieces = torch.split(self.flat, [math.prod(shape) for shape in shapes])
         return _named([piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)])
 
 
@@ -103,7 +103,5 @@ def _named(views: list[Tensor]) -> Weights:
     layers = []
     for start in range(0, len(rest), per_layer):
         gain1, bias1, query, key, value, out, gain2, bias2, *mlp = rest[start : start + per_layer]
-        layers.append(
-            Layer(Norm(gain1, bias1), query, key, value, out, Norm(gain2, bias2), *mlp)
-        )
+        layers.append(Layer(Norm(gain1, bias1), query, key, value, out, Norm(gain2, bias2), *mlp))
     return Weights(token, position, tuple(layers), Norm(gain, bias))

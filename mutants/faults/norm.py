@@ -51,37 +51,13 @@ def skips_on_later_chunks(position_index, attention_norm):
 @mutant("attention_norm", "project", site="0.kv", witness=steps(2))
 def skips_for_keys(attention_norm, project):
     """Keys are made from the record before its normalisation; queries and values after it."""
-    record = None
-
-    def watching_norm(config, weights, layer, x):
-        nonlocal record
-        record = x
-        return attention_norm(config, weights, layer, x)
-
-    def mixed(config, weights, layer, normed, index):
-        query, _, value = project(config, weights, layer, normed, index)
-        _, key, _ = project(config, weights, layer, record, index)
-        return query, key, value
-
-    return watching_norm, mixed
+    return _mixed(attention_norm, project, lambda plain, raw: (plain[0], raw[1], plain[2]))
 
 
 @mutant("attention_norm", "project", site="0.kv", witness=steps(1))
 def skips_for_values(attention_norm, project):
     """Values are made from the record before its normalisation; queries and keys after it."""
-    record = None
-
-    def watching_norm(config, weights, layer, x):
-        nonlocal record
-        record = x
-        return attention_norm(config, weights, layer, x)
-
-    def mixed(config, weights, layer, normed, index):
-        query, key, _ = project(config, weights, layer, normed, index)
-        _, _, value = project(config, weights, layer, record, index)
-        return query, key, value
-
-    return watching_norm, mixed
+    return _mixed(attention_norm, project, lambda plain, raw: (plain[0], plain[1], raw[2]))
 
 
 @mutant("attention_norm", site="1.norm", witness=steps(1))
@@ -134,6 +110,23 @@ def forgets_the_gain_before_the_readout(real):
         return real(config, _with_final_norm(weights, plain), x)
 
     return norm
+
+
+def _mixed(attention_norm, project, choose):
+    """A norm that remembers its record, and a projection that chooses from the query, key and
+    value of the normalised record and those of the raw one."""
+    record = None
+
+    def watching_norm(config, weights, layer, x):
+        nonlocal record
+        record = x
+        return attention_norm(config, weights, layer, x)
+
+    def mixed(config, weights, layer, normed, index):
+        plain, raw = (project(config, weights, layer, x, index) for x in (normed, record))
+        return choose(plain, raw)
+
+    return watching_norm, mixed
 
 
 def _spread(config, x):

@@ -165,4 +165,3 @@ def _operators(
     if results:
         counts = counted(list(results))
         yield "all", counts, percent_killed(counts)
-

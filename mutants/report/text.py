@@ -41,8 +41,8 @@ def headline(score: Score) -> str:
     ]
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""
     return (
-        f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} killed, "
-        f"{len(score.placebos)} placebos survived{outside} ({identity})"
+        f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} "
+        f"killed, {len(score.placebos)} placebos survived{outside} ({identity})"
     )
 
 

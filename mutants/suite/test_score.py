@@ -12,7 +12,7 @@ import pytest
 
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.loading import Options
-from mutants.bench import Bench, baseline, judged
+from mutants.bench import Bench, baseline, judged, with_witness
 from mutants.registry import find, select
 from mutants.score import cry_of_wolf, prepared_bench
 
@@ -64,7 +64,8 @@ def test_mutant_is_killed(
     """The fault makes cached logits differ from uncached ones on some case."""
     if clean() is not None:
         pytest.fail(f"no score: {clean()}")
-    result = judged(bench, find(mutant_id))
+    mutant = find(mutant_id)
+    result = with_witness(bench, mutant, judged(bench, mutant))
     for name in ("operator", "state", "site", "killed_by", "excess"):
         record_property(name, getattr(result, name))
     if result.state == "equivalent":

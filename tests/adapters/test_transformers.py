@@ -22,7 +22,17 @@ from kvfuzz.run import run_cached, run_uncached
 
 AutoModelForCausalLM = pytest.importorskip("transformers").AutoModelForCausalLM
 
-MODEL_TYPES = ("gpt2", "llama", "mistral", "qwen2", "gemma2", "gpt_neo", "gpt_neox", "bloom", "falcon")
+MODEL_TYPES = (
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "gemma2",
+    "gpt_neo",
+    "gpt_neox",
+    "bloom",
+    "falcon",
+)
 ALLOWED = 256  # times eps and the largest logit of the row
 
 

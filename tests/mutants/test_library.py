@@ -111,9 +111,7 @@ def test_a_fault_without_its_target_is_refused_by_name():
     with pytest.raises(InvalidSubject, match=r"there is no target 'kvfuzz.zoo.cached:gone'"):
         Faulty(Decoder(), ["kvfuzz.zoo.cached:gone"], lambda real: real)
     with pytest.raises(InvalidSubject, match="should return 2 functions"):
-        Faulty(
-            Decoder(), ["kvfuzz.zoo.cached:store", "kvfuzz.zoo.cached:fetch"], lambda a, b: a
-        )
+        Faulty(Decoder(), ["kvfuzz.zoo.cached:store", "kvfuzz.zoo.cached:fetch"], lambda a, b: a)
 
 
 def test_a_fault_is_taken_out_again_also_when_the_path_raises():

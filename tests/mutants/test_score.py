@@ -130,7 +130,14 @@ def test_a_mutant_stops_at_its_first_kill_and_the_matrix_runs_all(bench):
 
 def test_the_score_is_killed_by_decided():
     """100 x killed / (killed + survived + unreached + timed out), whatever else there is."""
-    states = ["killed"] * 3 + ["survived", "unreached", "timed_out", "loud", "invalid", "equivalent"]
+    states = ["killed"] * 3 + [
+        "survived",
+        "unreached",
+        "timed_out",
+        "loud",
+        "invalid",
+        "equivalent",
+    ]
     counts = counted([Result(str(i), "test", state) for i, state in enumerate(states)])
     assert percent_killed(counts) == 50.0
     assert set(counts) == set(STATES)

@@ -1,0 +1,42 @@
+"""The library as a Markdown document: `python -m mutants.report.document > docs/mutants.md`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from mutants.mutant import Mutant
+from mutants.registry import library
+
+HEAD = """# The mutants
+
+Each is one fault in the cached path of the registered decoder. `kvfuzz mutants ID` shows its source
+and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0.
+"""
+
+
+def table(mutants: Sequence[Mutant]) -> str:
+    """The document, one table per operator."""
+    parts = [HEAD]
+    for operator, group in groupby(mutants, key=lambda mutant: mutant.operator):
+        parts.append(f"\n## {operator}\n\n| id | first differing site | fault | seen in |\n")
+        parts.append("|---|---|---|---|\n")
+        parts += [_row(mutant) for mutant in group]
+    return "".join(parts)
+
+
+def _row(mutant: Mutant) -> str:
+    site = f"`{mutant.site}`" if mutant.site else "(placebo)" if mutant.placebo else "(equivalent)"
+    return f"| `{mutant.id}` | {site} | {mutant.description} | {_link(mutant.seen_in)} |\n"
+
+
+def _link(report: str | None) -> str:
+    match = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", report or "")
+    if not match:
+        return report or ""
+    return f"[{report}](https://github.com/{match[1]}/issues/{match[2]})"
+
+
+if __name__ == "__main__":
+    print(table(list(library().values())), end="")

@@ -1,0 +1,84 @@
+"""The suites that kvfuzz ships, as pytest and xdist run them."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+
+
+def pytest_run(folder, *arguments):
+    """Run pytest in a process of its own, with the tests' subjects importable."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def test_the_score_as_tests_with_junit(tmp_path):
+    """One test per mutant, in parallel, each with its state and site in the JUnit file."""
+    done = pytest_run(
+        tmp_path, "--pyargs", "mutants.suite", "-n", "2", "--kvfuzz-seed", "1",
+        "--junitxml", "score.xml", "-k", "norm or baseline or placebo",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = ElementTree.parse(tmp_path / "score.xml").iter("testcase")
+    properties = {
+        case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
+        for case in cases
+    }
+    killed = properties["test_mutant_is_killed[norm.skips_before_attention]"]
+    assert (killed["state"], killed["site"]) == ("killed", "0.norm")
+    assert "test_baseline_agrees" in properties
+    assert sum(name.startswith("test_placebo_survives") for name in properties) == 2
+
+
+def test_a_mutant_that_survives_is_a_failed_test(tmp_path):
+    """One case of one token cannot kill what needs two."""
+    done = pytest_run(
+        tmp_path, "--pyargs", "mutants.suite", "--kvfuzz-examples", "1", "-k", "one_behind"
+    )
+    assert done.returncode == 1
+    assert "position.one_behind is survived" in done.stdout
+
+
+def test_the_properties_of_a_right_and_a_wrong_subject(tmp_path):
+    """The suite passes on the one, and fails on the other with the whole message."""
+    common = ("--pyargs", "kvfuzz.suite", "-n", "2", "--kvfuzz-examples", "40")
+    right = pytest_run(tmp_path, *common, "--kvfuzz-subject", "tests.subjects.models:Summing")
+    assert right.returncode == 0, right.stdout + right.stderr
+    wrong = pytest_run(
+        tmp_path, *common, "--kvfuzz-subject", "tests.subjects.models:ForgetsOnDecode"
+    )
+    assert wrong.returncode == 1
+    assert "DIVERGED at step 2 of 2 (decode)" in wrong.stdout
+    assert list((tmp_path / ".kvfuzz").glob("*.json"))
+
+
+def test_all_workers_draw_under_one_seed(tmp_path):
+    """A fresh seed is chosen once, printed, and handed to every worker."""
+    (tmp_path / "test_seed.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('i', range(6))\n"
+        "def test_seed(i, kvfuzz_seed, worker_id):\n"
+        "    with open(f'{worker_id}.txt', 'a') as f:\n"
+        "        f.write(f'{kvfuzz_seed}\\n')\n"
+    )
+    done = pytest_run(tmp_path, "-n", "2", "-v")
+    seeds = {line for path in tmp_path.glob("gw*.txt") for line in path.read_text().split()}
+    assert len(list(tmp_path.glob("gw*.txt"))) == 2
+    assert len(seeds) == 1
+    assert f"seed {seeds.pop()}" in done.stdout
+
+
+def test_a_bad_subject_is_a_usage_error(tmp_path):
+    """Told once, not in one failure per test."""
+    done = pytest_run(tmp_path, "--pyargs", "mutants.suite", "--kvfuzz-subject", "nosuch")
+    assert done.returncode == 2
+    assert "UsageError: no mutant to score for subject 'nosuch'" in done.stdout
+    assert "1 error" in done.stdout
