@@ -31,8 +31,8 @@ from kvfuzz.zoo.decoder import Decoder
 
 SIZES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 WIDE = 8
-SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if h * d < WIDE]
-BANDS = {"below 4": (1, 3), "4 to 7": (4, 7)}
+SHAPES = [(h, d) for h in (1, 2, 3) for d in (1, 2, 3, 4, 5, 6, 7) if 1 < h * d < WIDE]
+BANDS = {"below 4": (2, 3), "4 to 7": (4, 7)}
 
 
 @click.command()

@@ -147,8 +147,9 @@ class Audit:
 def largest(differences: Iterable[float]) -> float:
     """The largest of `differences`; NaN, where nothing could be compared, only gives way to inf."""
     values = list(differences)
-    undefined = any(map(math.isnan, values)) and math.inf not in values
-    return math.nan if undefined else max(values, default=math.nan)
+    known = [value for value in values if not math.isnan(value)]
+    undefined = len(known) < len(values) and math.inf not in known
+    return math.nan if undefined else max(known, default=math.nan)
 
 
 def spaced(tokens: Iterable[int]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfuzz.errors import UsageError
+from kvfuzz.errors import Inconclusive, UsageError
 from kvfuzz.subject import Subject, device_of
 
 Predict = Callable[[list[int]], Tensor]
@@ -77,8 +77,10 @@ def next_token(logits: Tensor, sampling: Sampling | None, generator: torch.Gener
     """The token to follow `logits` [vocab]: the largest, or one drawn by `sampling`.
 
     The draw is made in float64 on the CPU and in the order of the vocabulary, so that two nearly
-    equal logits that change places do not change it.
+    equal logits that change places do not change it. Raises Inconclusive for NaN.
     """
+    if bool(logits.isnan().any()):
+        raise Inconclusive("the logits hold NaN, so that no next token can be chosen")
     if sampling is None:
         return int(logits.argmax())
     scores = logits.detach().to("cpu", torch.float64) / sampling.temperature

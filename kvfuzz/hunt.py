@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ def fuzz(
         shard_seed(fresh_seed() if seed is None else seed, shard),
         examples or (None if seconds else EXAMPLES),
         started + seconds if seconds else None,
-        str(database) if database and seed is None else None,
+        str(database / _folder_name(factory.name)) if database and seed is None else None,
     )
     if workers == 1:
         tally = run_rounds(factory, plan, progress)
@@ -139,6 +140,11 @@ def _explained(
     return replace(
         hunt, failure=failure, located=located, paths=paths, counterexample=found, path=path
     )
+
+
+def _folder_name(subject: str) -> str:
+    """A folder name for `subject`: what failed on one says nothing about another."""
+    return hashlib.sha256(subject.encode()).hexdigest()[:8]
 
 
 def _check_limits(

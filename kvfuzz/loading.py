@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -120,11 +121,8 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
     unknown = sorted(word for word in options.config if not takes(word))
     if unknown:
         raise UsageError(f"{name} takes no setting {unknown[0]!r}{near(unknown[0], parameters)}")
-    choices = {
-        word: tuple(values)
-        for word, values in getattr(call, "choices", {}).items()
-        if word not in options.config
-    }
+    offered = _choices(call, name)
+    choices = {word: values for word, values in offered.items() if word not in options.config}
 
     def build(seed: int, dtype: str | None, config: Mapping[str, Any]) -> Any:
         built_in = {"seed": seed, "dtype": dtype, "device": options.device}
@@ -147,6 +145,22 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
     return Factory(
         name, build, (native,), choices, dict(options.config), seeded="seed" in parameters
     )
+
+
+def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    """The settings that `call` offers to draw from. Raises InvalidSubject for what a
+    counterexample could not hold."""
+    offered = getattr(call, "choices", {})
+    try:
+        choices = {str(word): tuple(values) for word, values in offered.items()}
+        whole = json.loads(json.dumps({word: list(values) for word, values in choices.items()}))
+    except (AttributeError, TypeError, ValueError):
+        whole, choices = None, {}
+    if whole != {word: list(values) for word, values in choices.items()} or not all(whole.values()):
+        raise InvalidSubject(
+            f"{name}.choices should map settings to non-empty lists of JSON values, got {offered!r}"
+        )
+    return choices
 
 
 def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.agreement import check
+from kvfuzz.case import Case
 from kvfuzz.counterexample import Counterexample, read
 from kvfuzz.errors import KvfuzzError, UsageError
 from kvfuzz.loading import Options, load
 from kvfuzz.locating import Divergence, locate_precisely
 from kvfuzz.paths import which_agree
+from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 
 
@@ -91,10 +93,25 @@ def exit_code(replayed: Sequence[Replayed]) -> int:
 def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Replayed:
     case = found.case
     where = device or str(found.environment.get("device", "cpu"))
-    factory = load(name, Options(device=where, dtype=case.dtype, config=case.config))
+    factory, case = _fitted(name, where, case, another=name != found.subject)
     verdict = check(factory.subject(case), case, factory.name)
     located, paths = None, None
     if verdict.diverged and (verdict.error is None or verdict.error_step is not None):
         located = locate_precisely(factory, case)
         paths = which_agree(factory.subject(case), case)
     return Replayed(path, found, name, verdict, located, paths)
+
+
+def _fitted(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
+    """The factory called `name`, built as `case` says, and the case.
+
+    `another` subject than the recorded one may not know the recorded settings or dtype; it then
+    runs the same tokens and schedule with its own.
+    """
+    try:
+        return load(name, Options(device=device, dtype=case.dtype, config=case.config)), case
+    except UsageError:
+        if not another:
+            raise
+    factory = load(name, Options(device=device))
+    return factory, replace(case, config=factory.first_config(), dtype=factory.dtypes[0])

@@ -163,7 +163,6 @@ def drive(
     examples: int,
     examine: Callable[[Case], None],
     database: str | None = None,
-    shrink: bool = True,
 ) -> None:
     """Call `examine` on `examples` cases of `space`, the same for the same `seed`. What it raises
     is shrunk and raised.
@@ -171,8 +170,7 @@ def drive(
     Every setting is stated: where Hypothesis sees CI it would otherwise draw the same cases
     whatever the seed.
     """
-    phases = [Phase.reuse] if database else []
-    phases += [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
+    phases = [Phase.reuse, Phase.generate, Phase.shrink]
 
     # Hypothesis' `seed` takes the database away, so the settings are put on top of it.
     @settings(

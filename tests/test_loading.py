@@ -95,6 +95,20 @@ def test_the_choices_of_a_factory_are_drawn_and_a_setting_fixes_one():
     assert (fixed.choices, fixed.fixed) == ({}, {"flavour": "salted"})
 
 
+@pytest.mark.parametrize(
+    "choices", [{"a": ()}, {"a": (object(),)}, {"a": 3}, ["a"], {"a": ({1: 2},)}, {"a": ((1,),)}]
+)
+def test_choices_that_a_file_could_not_hold_are_refused(choices):
+    """They would be lost in the counterexample."""
+
+    class Odd(models.Summing):
+        pass
+
+    Odd.choices = choices
+    with pytest.raises(InvalidSubject, match=r"choices should map settings to non-empty lists"):
+        as_factory(Odd)
+
+
 def test_an_unknown_setting_is_refused_with_near_matches():
     """A misspelt setting would otherwise silently do nothing."""
     with pytest.raises(UsageError, match=r"takes no setting 'flavor' \(did you mean flavour\?\)"):

@@ -41,6 +41,16 @@ def test_it_agrees_on_another_subject(saved):
     assert (item.subject, item.verdict.status, exit_code([item])) == (RIGHT, "agreed", 0)
 
 
+def test_another_kind_of_subject_runs_the_same_tokens_with_its_own_settings(tmp_path):
+    """A program found on the zoo is run on a decoder that knows none of the zoo's settings."""
+    path = fuzz("mutant:append.drops_the_oldest", seed=0, folder=tmp_path).path
+    data = json.loads(path.read_text())
+    data["case"]["tokens"] = [[1, 2]]
+    item = replay(changed(path, case=data["case"]), subject=WRONG)
+    assert item.verdict.diverged
+    assert replay(path, subject=RIGHT).verdict.status == "agreed"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

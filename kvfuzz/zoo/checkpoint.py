@@ -2,7 +2,7 @@
 
 It is trained on the uncached path alone, in float64, so that the rounding under audit has no part
 in it, and then rounded to float32. One build of torch always reaches the same bits. Builds whose
-kernels group sums in another order end at other weights, since 600 updates amplify rounding; the
+kernels group sums in another order end at other weights, since the updates amplify rounding; the
 loss bound holds for each, and the margin below the audit's boundary is measured over seeds and
 kernels (docs/audit.md).
 
@@ -30,8 +30,8 @@ from kvfuzz.zoo.config import DecoderConfig
 from kvfuzz.zoo.decoder import Decoder
 from kvfuzz.zoo.weights import Parameters, drawn
 
-# Every token from the second on depends on more than the token before it: 0 is followed by 1 or 2,
-# 1 and 2 by what came before them, and so on. So the history, which the cache holds, decides.
+# Six of the eight tokens have more than one successor: 0 is followed by 1 or by 2, 1 by 2, 5 or 7,
+# and so on. So the history, which the cache holds, decides what follows.
 PATTERNS = ((0, 1, 2, 3), (4, 1, 5, 6), (0, 2, 5, 7), (4, 2, 1, 7))
 CONFIG = DecoderConfig(vocab_size=8, max_length=12)
 
@@ -51,10 +51,10 @@ class Recipe:
     """
 
     seed: int = 0
-    updates: int = 600
+    updates: int = 1200
     rate: float = 0.04
     decay: float = 0.05
-    jitter: float = 0.05
+    jitter: float = 0.08
     smoothing: float = 0.02
     momentum: float = 0.9
     second_momentum: float = 0.99

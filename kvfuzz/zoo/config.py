@@ -38,6 +38,8 @@ class DecoderConfig:
         _require(
             self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of {self.heads}"
         )
+        # One feature normalises to nothing but its bias: there is no decoder in that.
+        _require(self.width > 1, "head_dim", self.head_dim, "2 or more with a single head")
         _require(self.positions in POSITIONS, "positions", self.positions, " or ".join(POSITIONS))
         _require(self.norm in NORMS, "norm", self.norm, " or ".join(NORMS))
         _require(self.window is None or _is_count(self.window), "window", self.window, "at least 1")

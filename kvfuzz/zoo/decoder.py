@@ -34,7 +34,7 @@ class Decoder:
         self.config = config or DecoderConfig()
         self.model = parameters or drawn(self.config, seed, getattr(torch, dtype), device)
         self.vocab_size = self.config.vocab_size
-        self.max_length = self.config.max_length
+        self.max_length: int | None = self.config.max_length
         self.width = self.config.width
         self._note: Note = unnoticed
 

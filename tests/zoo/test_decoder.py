@@ -178,6 +178,7 @@ def test_every_weight_matters():
         ({"norm": "batch"}, "norm should be layernorm or rmsnorm, got 'batch'"),
         ({"window": 0}, "window should be at least 1, got 0"),
         ({"positions": "rope", "head_dim": 3}, "head_dim should be even with rope, got 3"),
+        ({"heads": 1, "kv_heads": 1, "head_dim": 1}, "head_dim should be 2 or more with a single"),
         ({"scale": 0}, "scale should be positive, got 0"),
         ({"scale": "big"}, "scale should be positive, got 'big'"),
         ({"depth": 2}, "zoo has no setting 'depth': choose from layers, heads"),
