@@ -23,8 +23,8 @@ from torch import Tensor
 # (the least width that a factor holds for, the factors)
 FACTORS = (
     (8, {"float64": 256.0, "float32": 256.0, "bfloat16": 64.0, "float16": 32.0}),
-    (4, {"float64": 8192.0, "float32": 1024.0, "bfloat16": 256.0, "float16": 512.0}),
-    (1, {"float64": 32768.0, "float32": 32768.0, "bfloat16": 512.0, "float16": 1024.0}),
+    (4, {"float64": 8192.0, "float32": 8192.0, "bfloat16": 512.0, "float16": 512.0}),
+    (1, {"float64": 32768.0, "float32": 32768.0, "bfloat16": 1024.0, "float16": 1024.0}),
 )
 
 
