@@ -24,7 +24,7 @@ from torch import Tensor
 FACTORS = (
     (8, {"float64": 256.0, "float32": 256.0, "bfloat16": 64.0, "float16": 32.0}),
     (4, {"float64": 8192.0, "float32": 8192.0, "bfloat16": 512.0, "float16": 512.0}),
-    (1, {"float64": 32768.0, "float32": 32768.0, "bfloat16": 1024.0, "float16": 1024.0}),
+    (1, {"float64": 2.0**18, "float32": 2.0**18, "bfloat16": 1024.0, "float16": 2048.0}),
 )
 
 
