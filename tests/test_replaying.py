@@ -1,6 +1,7 @@
 """Counterexamples in files: read with care, run again, on the same subject or another."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -144,3 +145,13 @@ def test_one_file_that_cannot_be_run_outweighs_the_others(saved, tmp_path):
     items = [replay(path) for path in files_of([tmp_path])]
     assert sorted(item.verdict is None for item in items) == [False, True]
     assert exit_code(items) == 2
+
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_corpus_agrees(path):
+    """Programs of which each once told faulty caches from right ones; the zoo's are right."""
+    item = replay(path)
+    assert (item.error, item.verdict.status) == (None, "agreed")
