@@ -12,7 +12,9 @@ from kvfuzz.report.text import hunt_text
 FOLDER = Path(".kvfuzz")
 
 
-def assert_agrees(subject: Any, *, folder: Path | None = FOLDER, **fuzz_arguments: Any) -> None:
+def assert_agrees(
+    subject: Any, *, folder: Path | str | None = FOLDER, **fuzz_arguments: Any
+) -> None:
     """Raise AssertionError, with the shrunk case, if `subject` diverges in a hunt.
 
     Takes what `kvfuzz.fuzz` takes; a counterexample is written into `folder`. Raises Inconclusive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from kvfuzz.errors import InvalidCase
@@ -48,6 +49,10 @@ class Case:
         lengths = sorted({len(row) for row in self.tokens})
         if len(lengths) > 1:
             raise InvalidCase(f"the rows of a case have one length, got lengths {lengths}")
+        for name, values in (("tokens", chain(*self.tokens)), ("schedule", self.schedule)):
+            odd = next((value for value in values if type(value) is not int), None)
+            if odd is not None:
+                raise InvalidCase(f"{name} should hold integers, got {odd!r}")
         if any(size < 1 for size in self.schedule) or sum(self.schedule) != lengths[0]:
             raise InvalidCase(
                 f"schedule {list(self.schedule)} should be positive chunk sizes that sum to "

@@ -6,17 +6,19 @@ Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
 import kvfuzz
-from kvfuzz.errors import KvfuzzError, UsageError
+from kvfuzz.errors import UsageError, one_line
 from kvfuzz.near import near
 from kvfuzz.options import (
+    ENDINGS,
     Shard,
+    ended,
     examples_option,
     folder_option,
     json_option,
@@ -40,20 +42,46 @@ class Commands(click.Group):
         return sorted({*super().list_commands(ctx), *_offered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in _offered():
-            command = _offered()[cmd_name].load()
-        return command
+        """None also for a command that does not load: it should not take the others with it."""
+        try:
+            return self._loaded(ctx, cmd_name)
+        except UsageError:
+            return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name in self.list_commands(ctx):
+            try:
+                self._loaded(ctx, name)
+            except UsageError as error:
+                click.echo(f"kvfuzz: {error}", err=True)
+        super().format_commands(ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        if not name.startswith("-") and self._loaded(ctx, name) is None:
             known = self.list_commands(ctx)
             hint = near(name, known) or f": choose from {', '.join(known)}"
             raise UsageError(f"there is no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
+
+    def _loaded(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command, or None if there is none. Raises UsageError if it does not load."""
+        command = super().get_command(ctx, name)
+        if command is not None or name not in _offered():
+            return command
+        entry = _offered()[name]
+        try:
+            loaded = entry.load()
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"the command {name!r} ({entry.value}) does not load: {one_line(error)}"
+            ) from error
+        if not isinstance(loaded, click.Command):
+            kind = type(loaded).__name__
+            raise UsageError(f"the command {name!r} ({entry.value}) is no click command: a {kind}")
+        return loaded
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -208,20 +236,12 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code. What is refused ends in one line."""
     try:
         code = cli.main(args=args, prog_name="kvfuzz", standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("kvfuzz: interrupted", err=True)
-        return 130
-    except click.ClickException as error:
-        message = " ".join(error.format_message().split())
-        click.echo(f"kvfuzz: {message}", err=True)
-        return 2
-    except KvfuzzError as error:
-        click.echo(f"kvfuzz: {error}", err=True)
-        return error.exit_code
+    except ENDINGS as error:
+        return ended(error)
     return code if isinstance(code, int) else 0
 
 
-def _offered() -> dict[str, Any]:
+def _offered() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group="kvfuzz.commands")}
 
 

@@ -14,22 +14,23 @@ from kvfuzz.verdict import Difference, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two paths' values [batch, time, features], and per position [batch, time] their largest
-    |difference|, what is allowed, and whether neither path is finite there."""
+    """Two paths' values [batch, time, features], and per position [batch, time]: the feature
+    `worst` whose difference is the largest multiple of what it is allowed, that `difference`, what
+    is `allowed` to it as a result of `dtype`, and whether the position is `undefined`, NaN in both
+    paths."""
 
     cached: Tensor
     uncached: Tensor
+    worst: Tensor
     difference: Tensor
     allowed: Tensor
     undefined: Tensor
+    dtype: torch.dtype
 
     @property
     def excess(self) -> Tensor:
-        """|difference| / allowed [batch, time]; inf where only one path is finite, 0 where
-        nothing can be said."""
-        ratio = self.difference / self.allowed
-        ratio = torch.where(self.difference == 0, torch.zeros_like(ratio), ratio)
-        return torch.where(self.undefined, torch.zeros_like(ratio), ratio)
+        """|difference| / allowed [batch, time]; inf where only one path is finite."""
+        return _ratio(self.difference, self.allowed)
 
     @property
     def diverges(self) -> Tensor:
@@ -37,28 +38,37 @@ class Comparison:
         return self.excess > 1
 
 
-def compare(cached: Tensor, uncached: Tensor, width: int | None) -> Comparison:
-    """Compare `cached` with `uncached`, both [batch, time, features].
+def compare(
+    cached: Tensor, uncached: Tensor, width: int | None, dtype: torch.dtype | None = None
+) -> Comparison:
+    """Compare `cached` with `uncached`, both [batch, time, features], as results of computing in
+    `dtype` (default: that of `uncached`) with a residual stream of `width`.
 
     Equal infinities are equal (a model may mask vocabulary entries). An entry that is finite in
     one path only differs by inf. A position with an entry that is NaN in both is undefined.
     """
     a, b = cached.double(), uncached.double()
-    entries = (a - b).abs()
-    entries = torch.where(a == b, torch.zeros_like(entries), entries)
     both_nan = a.isnan() & b.isnan()
-    entries = torch.where(entries.isnan() & ~both_nan, torch.full_like(entries, torch.inf), entries)
-    entries = torch.where(both_nan, torch.zeros_like(entries), entries)
-    difference = entries.amax(-1)
-    bound = allowed(uncached, width)
+    entries = (a - b).abs().masked_fill((a == b) | both_nan, 0.0)
+    entries = entries.masked_fill(entries.isnan(), torch.inf)
+    bounds = allowed(uncached, width, dtype)
+    worst = _ratio(entries, bounds).argmax(-1)  # [batch, time]
+    difference, bound = (t.gather(-1, worst[..., None])[..., 0] for t in (entries, bounds))
     undefined = both_nan.any(-1) & (difference <= bound)
-    return Comparison(cached, uncached, difference, bound, undefined)
+    return Comparison(
+        cached, uncached, worst, difference, bound, undefined, dtype or uncached.dtype
+    )
+
+
+def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
+    """difference / allowed, and 0 where there is no difference, whatever is allowed."""
+    return (difference / allowed).masked_fill(difference == 0, 0.0)
 
 
 def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
     """The verdict on a case whose cached and uncached logits were compared."""
     rows = int((~comparison.undefined).sum())
-    dtype = str(comparison.uncached.dtype).removeprefix("torch.")
+    dtype = str(comparison.dtype).removeprefix("torch.")
     diverges = comparison.diverges
     if bool(diverges.any()):
         return Verdict(
@@ -88,9 +98,7 @@ def _first(comparison: Comparison, case: Case) -> Difference:
     """The earliest diverging position; among rows that diverge there, the largest excess."""
     position = int(comparison.diverges.any(0).nonzero()[0])
     row = int(comparison.excess[:, position].argmax())
-    cached = comparison.cached[row, position].double()
-    uncached = comparison.uncached[row, position].double()
-    token = int((cached - uncached).abs().nan_to_num(nan=torch.inf).argmax())
+    token = int(comparison.worst[row, position])
     step = next(step for step in case.steps() if step.start <= position < step.stop)
     return Difference(
         step=step.index,
@@ -98,8 +106,8 @@ def _first(comparison: Comparison, case: Case) -> Difference:
         row=row,
         position=position,
         token=token,
-        cached=float(cached[token]),
-        uncached=float(uncached[token]),
+        cached=float(comparison.cached[row, position, token]),
+        uncached=float(comparison.uncached[row, position, token]),
         difference=float(comparison.difference[row, position]),
         allowed=float(comparison.allowed[row, position]),
     )

@@ -15,7 +15,7 @@ import torch
 
 import kvfuzz
 from kvfuzz.case import Case
-from kvfuzz.errors import InvalidCase, InvalidCounterexample
+from kvfuzz.errors import InvalidCase, InvalidCounterexample, one_line
 from kvfuzz.files import write_json
 from kvfuzz.verdict import Verdict
 
@@ -92,8 +92,8 @@ def read(path: Path) -> Counterexample:
         raise InvalidCounterexample(f"{path} is empty")
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidCounterexample(f"{path} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # ValueError also for numbers of 5,000 digits
+        raise InvalidCounterexample(f"{path} is not JSON: {one_line(error)}") from None
     if not isinstance(data, dict) or data.get("kind") != "kvfuzz counterexample":
         raise InvalidCounterexample(
             f'{path} is not a counterexample: it has no "kind": "kvfuzz counterexample"'
@@ -110,7 +110,8 @@ def _from_json(path: Path, data: dict[str, Any]) -> Counterexample:
             f"{path} has schema {schema}, newer than this kvfuzz reads ({SCHEMA}): upgrade kvfuzz"
         )
     subject = data.get("subject")
-    if not isinstance(subject, str) or not subject:
+    # Printed before it is imported, so it must not be able to print anything else.
+    if not isinstance(subject, str) or not subject or not subject.isprintable():
         raise InvalidCounterexample(f"{path} names no subject, got {subject!r}")
     try:
         case = Case.from_json(data.get("case"))

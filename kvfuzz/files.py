@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,13 +16,19 @@ from kvfuzz.errors import UsageError
 def check_writable(path: Path) -> None:
     """Refuse a report path that cannot be written, before the work whose result it would hold.
 
-    Missing folders are made. Raises UsageError.
+    Nothing is made. Raises UsageError.
     """
     try:
         if path.is_dir():
             raise UsageError(f"cannot write {path}: it is a directory; name a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        if _is_special(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        folder = _target(path).parent
+        while not folder.exists():
+            folder = folder.parent
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}."):
             pass
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
@@ -30,21 +37,44 @@ def check_writable(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, which a reader sees either as before or complete.
 
-    Raises UsageError if it cannot be written.
+    Missing folders are made; what a link points to is replaced, not the link; a pipe or a device
+    is written to. Raises UsageError if it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        if _is_special(path):
+            # As named: /dev/stdout resolves to a name under /proc that cannot be opened.
+            with path.open("w", encoding="utf-8") as stream:
                 stream.write(text)
-            os.chmod(partial, 0o666 & ~_umask())
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        else:
+            _replace(_target(path), text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(partial, 0o666 & ~_umask())
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something stands at `path` that is neither a file nor a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _target(path: Path) -> Path:
+    """What `path` stands for once links are followed. Raises OSError for links in a circle."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 def write_json(path: Path, data: Any) -> None:

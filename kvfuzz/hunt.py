@@ -11,10 +11,9 @@ from typing import Any
 
 from kvfuzz.counterexample import Counterexample, counterexample
 from kvfuzz.errors import UsageError
+from kvfuzz.explaining import Explanation, explain
 from kvfuzz.loading import Options, as_factory
-from kvfuzz.locating import Divergence, locate_precisely
 from kvfuzz.parallel import run_rounds_in_processes
-from kvfuzz.paths import which_agree
 from kvfuzz.rounds import Failure, Plan, fresh_seed, run_rounds, shard_seed
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Factory
@@ -24,10 +23,11 @@ EXAMPLES = 200
 
 @dataclass(frozen=True)
 class Hunt:
-    """`verdict` is agreed, diverged, or inconclusive when nothing was compared. `rows` counts
-    compared positions; `worst_excess` is the largest |difference| / allowed; `prefixwise` counts
-    the cases whose uncached logits depended on later tokens or on the length; `reasons` says why
-    cases were discarded."""
+    """`verdict` is agreed, diverged, or inconclusive when nothing was compared. `seed` gives the
+    same cases again, without a shard; `shard` is `K/N of seed S` where it was derived from S.
+    `rows` counts compared positions; `worst_excess` is the largest |difference| / allowed;
+    `prefixwise` counts the cases whose uncached logits depended on later tokens or on the length;
+    `reasons` says why cases were discarded."""
 
     verdict: str
     subject: str
@@ -41,8 +41,7 @@ class Hunt:
     shard: str | None = None
     reasons: tuple[str, ...] = ()
     failure: Failure | None = None
-    located: Divergence | None = None
-    paths: str | None = None
+    explanation: Explanation | None = None
     counterexample: Counterexample | None = None
     path: Path | None = None
 
@@ -52,9 +51,10 @@ class Hunt:
         return {
             **{name: getattr(self, name) for name in names.split()},
             "seconds": round(self.seconds, 3),
-            "paths": self.paths,
+            "paths": self.explanation.paths if self.explanation else None,
             "counterexample": str(self.path) if self.path else None,
-            "repeatable": self.failure.repeatable if self.failure else None,
+            "repeatable": self.explanation.repeatable if self.explanation else None,
+            "notes": list(self.explanation.notes) if self.explanation else [],
             "found": found,
         }
 
@@ -69,8 +69,8 @@ def fuzz(
     shard: tuple[int, int] | None = None,
     longest: int | None = None,
     options: Options | None = None,
-    folder: Path | None = None,
-    database: Path | None = None,
+    folder: Path | str | None = None,
+    database: Path | str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Hunt:
     """Hunt for a case on which `subject` (a subject, a factory of one, or a name) diverges.
@@ -90,14 +90,15 @@ def fuzz(
     options = options or Options()
     space = space_of(factory, longest)
     started = time.time()
+    given = fresh_seed() if seed is None else seed
     plan = Plan(
         factory.name,
         options,
         space,
-        shard_seed(fresh_seed() if seed is None else seed, shard),
+        shard_seed(given, shard),
         examples or (None if seconds else EXAMPLES),
         started + seconds if seconds else None,
-        str(database / _folder_name(factory.name)) if database and seed is None else None,
+        str(Path(database) / _folder_name(factory.name)) if database and seed is None else None,
     )
     if workers == 1:
         tally = run_rounds(factory, plan, progress)
@@ -113,33 +114,27 @@ def fuzz(
         tally.prefixwise,
         tally.worst_excess,
         time.time() - started,
-        f"{shard[0]}/{shard[1]}" if shard else None,
+        f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
         tally.reasons,
     )
-    return _explained(hunt, factory, tally.failure, options.device, folder)
+    return _explained(
+        hunt, factory, tally.failure, options.device, Path(folder) if folder else None
+    )
 
 
 def _explained(
     hunt: Hunt, factory: Factory, failure: Failure | None, device: str, folder: Path | None
 ) -> Hunt:
-    """`hunt` with its failure located, and written into `folder`."""
+    """`hunt` with its failure explained, and written into `folder`."""
     if failure is None:
         return hunt
-    located, paths = None, None
-    if failure.verdict.error is None or failure.verdict.error_step is not None:
-        located = locate_precisely(factory, failure.case)
-        paths = which_agree(factory.subject(failure.case), failure.case)
-    found = counterexample(
-        factory.name,
-        failure.case,
-        failure.verdict,
-        located.to_json() if located else None,
-        device,
-    )
+    explanation = explain(factory, failure.case, failure.verdict)
+    if not failure.repeatable:
+        explanation = replace(explanation, repeatable=False)
+    located = explanation.located.to_json() if explanation.located else None
+    found = counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(folder) if folder is not None else None
-    return replace(
-        hunt, failure=failure, located=located, paths=paths, counterexample=found, path=path
-    )
+    return replace(hunt, failure=failure, explanation=explanation, counterexample=found, path=path)
 
 
 def _folder_name(subject: str) -> str:

@@ -24,9 +24,11 @@ from typing import Any
 import torch
 
 from kvfuzz.case import DTYPES, Case
-from kvfuzz.errors import InvalidCase, InvalidSubject, UsageError, one_line
+from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, one_line
 from kvfuzz.near import near
+from kvfuzz.run import run_uncached, seeded
 from kvfuzz.subject import Factory, conforming, device_of
+from kvfuzz.tolerance import compute_dtype
 
 SCHEMES = {
     "zoo": "kvfuzz.zoo.presets:factory",
@@ -55,6 +57,11 @@ Loader = Callable[[str, Options], Factory]
 def load(name: str, options: Options | None = None) -> Factory:
     """The factory that `name` stands for. Raises InvalidSubject, with near matches."""
     options = options or Options()
+    if name.startswith("<"):
+        raise InvalidSubject(
+            f"{name} was an object of a Python program, which has no name to find it by: name a "
+            "subject with --subject"
+        )
     head, colon, rest = name.partition(":")
     if head in SCHEMES:
         module, _, attribute = SCHEMES[head].partition(":")
@@ -66,10 +73,14 @@ def load(name: str, options: Options | None = None) -> Factory:
             return loader(rest, options)
     if not colon or not rest:
         raise InvalidSubject(
-            f"unknown subject {name!r}{near(head, schemes())}: name {', '.join(schemes())}, "
+            f"unknown subject {name!r}{_hint(head)}: name {', '.join(schemes())}, "
             "or package.module:attribute, or path/to/file.py:attribute"
         )
     return as_factory(_attribute(name, head, rest), name, options)
+
+
+def _hint(head: str) -> str:
+    return ", which lacks :attribute" if Path(head).is_file() else near(head, schemes())
 
 
 def schemes() -> list[str]:
@@ -80,8 +91,9 @@ def schemes() -> list[str]:
 def as_factory(thing: Any, name: str | None = None, options: Options | None = None) -> Factory:
     """A factory for a subject, a factory's name, a class, or a callable that builds subjects.
 
-    A callable is called with those of `seed`, `dtype`, `device` and the configuration's fields
-    that its signature names; its attribute `choices` (field -> values) is drawn from.
+    A callable is called with those of `seed`, `device`, the configuration's fields and, where one
+    was asked for, `dtype` (a torch.dtype) that its signature names; its attribute `choices`
+    (field -> values) is drawn from.
     """
     if isinstance(thing, Factory):
         return thing
@@ -114,33 +126,29 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
     except (TypeError, ValueError):
         parameters = {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-    def takes(word: str) -> bool:
-        return takes_any or word in parameters
-
-    unknown = sorted(word for word in options.config if not takes(word))
+    unknown = sorted(w for w in options.config if not takes_any and w not in parameters)
     if unknown:
         raise UsageError(f"{name} takes no setting {unknown[0]!r}{near(unknown[0], parameters)}")
     offered = _choices(call, name)
     choices = {word: values for word, values in offered.items() if word not in options.config}
+    asked = getattr(torch, options.dtype) if options.dtype else None
 
-    def build(seed: int, dtype: str | None, config: Mapping[str, Any]) -> Any:
-        built_in = {"seed": seed, "dtype": dtype, "device": options.device}
+    def build(seed: int, _dtype: str, config: Mapping[str, Any]) -> Any:
+        # Given where it was asked for: a default of the factory's own is a setting of the user's.
+        built_in = {"seed": seed, "dtype": asked, "device": options.device}
         given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
-        subject = conforming(call(**given, **config), name)
-        return _placed(
-            subject,
-            name,
-            None if "dtype" in given else dtype,
-            None if "device" in given else options.device,
-        )
+        # Weights that are not drawn by `seed` come from torch's global generator.
+        with seeded(seed):
+            subject = conforming(call(**given, **config), name)
+        dtype = None if "dtype" in given else options.dtype
+        return _placed(subject, name, dtype, None if "device" in given else options.device)
 
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
     try:
-        native = _dtype_of(build(0, options.dtype, first), name)
-    except (InvalidSubject, UsageError, InvalidCase):
+        native = _dtype_of(build(0, "", first), name)
+    except KvfuzzError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
     return Factory(
         name, build, (native,), choices, dict(options.config), seeded="seed" in parameters
@@ -164,29 +172,36 @@ def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
-    """`subject` with its `model` in `dtype` on `device`, where those were asked for."""
+    """`subject` with its `model` in `dtype` on `device`, where that is another than it has."""
     wanted = torch.device(device) if device else None
     moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
-    if dtype is None and not moves:
+    casts = dtype is not None and _dtype_of(subject, name) != dtype
+    if not casts and not moves:
         return subject
     model = getattr(subject, "model", None)
     if isinstance(model, torch.nn.Module):
-        model.to(device=wanted if moves else None, dtype=getattr(torch, dtype) if dtype else None)
-        return subject
-    if dtype is not None and _dtype_of(subject, name) == dtype and not moves:
+        model.to(
+            device=wanted if moves else None,
+            dtype=getattr(torch, dtype) if casts and dtype else None,
+        )
         return subject
     raise UsageError(
-        f"{name} cannot be put in {dtype or device}: it exposes no torch module as `model`, and "
-        f"its factory takes no argument `{'dtype' if dtype else 'device'}`"
+        f"{name} cannot be put in {dtype if casts else device}: it exposes no torch module as "
+        f"`model`, and its factory takes no argument `{'dtype' if casts else 'device'}`"
     )
 
 
 def _dtype_of(subject: Any, name: str) -> str:
-    """The dtype of the logits, read off one uncached call."""
-    from kvfuzz.run import run_uncached
-
-    logits = run_uncached(subject, Case(((0,),), (1,)).tokens, name)
-    return str(logits.dtype).removeprefix("torch.")
+    """The dtype that `subject` computes in, read off one uncached call and its model; float32 for
+    one that refuses that call, which is for the cases to tell."""
+    try:
+        logits = run_uncached(subject, Case(((0,),), (1,)).tokens, name)
+    except InvalidSubject:
+        raise
+    except Exception:
+        return "float32"
+    dtype = compute_dtype(logits.dtype, getattr(subject, "model", None))
+    return str(dtype).removeprefix("torch.")
 
 
 def _attribute(name: str, head: str, rest: str) -> Any:
@@ -231,29 +246,40 @@ def _module_of_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise InvalidSubject(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
+    # As for a script: its neighbours can be imported, now and when its functions run.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    finally:
-        sys.path.remove(str(path.parent))
     return module
 
 
 def _name_of(thing: Any) -> str:
-    """`module:qualname` when that would find `thing` again, else its type's name."""
+    """`module:qualname` where that finds `thing` again; otherwise words in angle brackets, which
+    say that a file cannot name it."""
     owner = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{owner.__module__}:{owner.__qualname__}"
+    found = owner is thing and "<" not in owner.__qualname__ and owner.__module__ != "__main__"
+    if found:
+        return f"{owner.__module__}:{owner.__qualname__}"
+    return (
+        f"<{owner.__qualname__.replace('<locals>.', '')}>"
+        if owner is thing
+        else (f"<an instance of {owner.__qualname__.replace('<locals>.', '')}>")
+    )
 
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device {device!r} is not available: {one_line(error)}") from None
+        if float(torch.ones(1, device=device).sum()) == 1:
+            return
+        problem = "it does not compute"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        problem = one_line(error)
+    raise UsageError(f"device {device!r} is not available ({problem}): --device cpu always is")

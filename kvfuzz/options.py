@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kvfuzz.case import DTYPES
-from kvfuzz.errors import UsageError
+from kvfuzz.errors import KvfuzzError, UsageError, one_line
+from kvfuzz.settings import told
 
 if TYPE_CHECKING:
     from kvfuzz.loading import Options
@@ -175,6 +177,34 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int |
             progress.update(task, completed=done, total=total)
 
         yield update
+
+
+ENDINGS = (click.exceptions.Abort, click.ClickException, KvfuzzError, OSError, UnicodeError)
+"""What ends a command in one line; anything else is a bug of kvfuzz, and keeps its traceback."""
+
+
+def ended(error: Exception) -> int:
+    """Tell in one line why a command ended; returns its exit code."""
+    message, code = one_line(error), 2
+    if isinstance(error, click.exceptions.Abort):
+        message, code = "interrupted", 130
+    elif isinstance(error, KvfuzzError):
+        message, code = str(error), error.exit_code
+    elif isinstance(error, click.ClickException):
+        message = told(error)
+    elif isinstance(error, UnicodeEncodeError):
+        message = f"cannot print in {error.encoding}: set PYTHONIOENCODING=utf-8"
+    elif isinstance(error, OSError):
+        _drop_output()
+    click.echo(f"kvfuzz: {message}", err=True)
+    return code
+
+
+def _drop_output() -> None:
+    """Send what standard output still holds nowhere: it could not be written, and Python would
+    try again at its exit, and complain."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _config(path: Path | None) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -21,28 +24,59 @@ from kvfuzz.loading import Options, load
 from kvfuzz.rounds import Plan, Tally, merged, run_round
 from kvfuzz.subject import Factory
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Executor(ProcessPoolExecutor):
+    """An executor whose processes never see Ctrl-C: the one that started them ends them."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        # A process started here inherits the mask, so that it is deaf from its first moment and
+        # not only once its initialiser runs, after the import of torch.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """An executor of `workers` spawned processes with one torch thread each; on leaving, work
-    that has not begun is dropped."""
+    that has not begun is dropped, and after Ctrl-C so is what runs."""
     before = os.environ.get("OMP_NUM_THREADS")
     # Read by the children when they import torch, which is before any initialiser could run.
     os.environ["OMP_NUM_THREADS"] = "1"
-    executor = ProcessPoolExecutor(
-        workers,
-        multiprocessing.get_context("spawn"),
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    others = set(multiprocessing.active_children())
+    executor = _Executor(workers, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
-        yield executor
+        with _killing_when_interrupted(others):
+            yield executor
     finally:
-        executor.shutdown(cancel_futures=True)
+        with _killing_when_interrupted(others):
+            executor.shutdown(cancel_futures=True)
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _killing_when_interrupted(others: set[BaseProcess]) -> Iterator[None]:
+    """Kill the child processes that are not among `others` if the block does not end by itself:
+    waiting for their work could take minutes."""
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        raise
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def run_rounds_in_processes(
@@ -59,7 +93,11 @@ def run_rounds_in_processes(
     with pool(workers) as executor:
         try:
             while True:
-                while len(running) < 2 * workers and plan.round_size(index) and not plan.overdue:
+                while (
+                    len(running) < 2 * workers
+                    and plan.round_size(index)
+                    and (index == 0 or not plan.overdue)
+                ):
                     running.append(executor.submit(_round_in_worker, plan, index))
                     index += 1
                 if not running:

@@ -6,9 +6,8 @@ tokens; and cached, by the steps of the case.
 
 from __future__ import annotations
 
-from kvfuzz.agreement import reference
+from kvfuzz.agreement import compare_paths, reference
 from kvfuzz.case import Case, Step
-from kvfuzz.compare import compare
 from kvfuzz.run import CachedPathRaised, run_cached
 from kvfuzz.subject import Subject
 
@@ -26,9 +25,8 @@ def which_agree(subject: Subject, case: Case) -> str | None:
         at_once = run_cached(subject, case.tokens, [Step(0, 0, case.length)])
     except CachedPathRaised:
         return None
-    width = getattr(subject, "width", None)
-    with_uncached = not bool(compare(at_once, expected.logits, width).diverges.any())
-    with_stepwise = not bool(compare(at_once, stepwise, width).diverges.any())
+    with_uncached = not bool(compare_paths(subject, at_once, expected.logits).diverges.any())
+    with_stepwise = not bool(compare_paths(subject, at_once, stepwise).diverges.any())
     if with_uncached:
         return "cached in one call agrees with uncached: suspect what the later steps do"
     if with_stepwise:

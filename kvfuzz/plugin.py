@@ -11,27 +11,58 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvfuzz.case import DTYPES
+
 if TYPE_CHECKING:
     from kvfuzz.loading import Options
+
+DEFAULTS = {
+    "kvfuzz_subject": "zoo",
+    "kvfuzz_seed": None,
+    "kvfuzz_examples": None,
+    "kvfuzz_device": "cpu",
+    "kvfuzz_dtype": None,
+}
+ASKED_FOR = pytest.StashKey[bool]()
+"""Whether this run is kvfuzz's concern: the plugin is loaded in every run of pytest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kvfuzz", "KV cache checks")
-    group.addoption(
-        "--kvfuzz-subject", default="zoo", metavar="SUBJECT", help="the decoder under test"
-    )
-    group.addoption(
-        "--kvfuzz-seed", type=int, metavar="N", help="draw the same cases as any run with seed N"
-    )
-    group.addoption("--kvfuzz-examples", type=int, metavar="N", help="cases to draw")
-    group.addoption("--kvfuzz-device", default="cpu", metavar="DEVICE", help="run on this device")
-    group.addoption("--kvfuzz-dtype", metavar="DTYPE", help="run in this dtype")
+    for name, kind, metavar, text in (
+        ("subject", str, "SUBJECT", "the decoder under test"),
+        ("seed", int, "N", "draw the same cases as any run with seed N"),
+        ("examples", int, "N", "cases to draw"),
+        ("device", str, "DEVICE", "run on this device"),
+        ("dtype", str, "DTYPE", "run in this dtype"),
+    ):
+        default = DEFAULTS[f"kvfuzz_{name}"]
+        group.addoption(f"--kvfuzz-{name}", type=kind, default=default, metavar=metavar, help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed. Raises pytest.UsageError for values that no run could honour."""
+    option = config.option
+    if option.kvfuzz_examples is not None and option.kvfuzz_examples < 1:
+        raise pytest.UsageError(
+            f"--kvfuzz-examples should be at least 1, got {option.kvfuzz_examples}"
+        )
+    if option.kvfuzz_dtype not in (None, *DTYPES):
+        raise pytest.UsageError(
+            f"--kvfuzz-dtype {option.kvfuzz_dtype!r} is not one of {', '.join(DTYPES)}"
+        )
+    config.stash[ASKED_FOR] = _asked_for(config)
     shared: dict[str, int] = getattr(config, "workerinput", {})
-    if config.option.kvfuzz_seed is None:
-        config.option.kvfuzz_seed = shared.get("kvfuzz_seed", secrets.randbits(32))
+    if option.kvfuzz_seed is None:
+        option.kvfuzz_seed = shared.get("kvfuzz_seed", secrets.randbits(32))
+
+
+def _asked_for(config: pytest.Config) -> bool:
+    words = [str(word).replace("/", ".") for word in (*config.invocation_params.args, *config.args)]
+    if any(name in word for word in words for name in ("kvfuzz.suite", "mutants.suite")):
+        return True
+    given = {name: value for name, value in vars(config.option).items() if name in DEFAULTS}
+    return given != DEFAULTS or any(word.startswith("--kvfuzz-") for word in words)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -40,7 +71,9 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["kvfuzz_seed"] = node.config.option.kvfuzz_seed
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not config.stash[ASKED_FOR]:
+        return None
     return f"kvfuzz: subject {config.option.kvfuzz_subject}, seed {config.option.kvfuzz_seed}"
 
 
@@ -60,8 +93,6 @@ def kvfuzz_subject(request: pytest.FixtureRequest) -> str:
 def kvfuzz_examples(request: pytest.FixtureRequest) -> int | None:
     """The number of cases to draw; None for the default."""
     examples: int | None = request.config.option.kvfuzz_examples
-    if examples is not None and examples < 1:
-        raise pytest.UsageError(f"--kvfuzz-examples should be at least 1, got {examples}")
     return examples
 
 

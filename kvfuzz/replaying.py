@@ -11,9 +11,8 @@ from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.counterexample import Counterexample, read
 from kvfuzz.errors import KvfuzzError, UsageError
+from kvfuzz.explaining import Explanation, explain
 from kvfuzz.loading import Options, load
-from kvfuzz.locating import Divergence, locate_precisely
-from kvfuzz.paths import which_agree
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 
@@ -27,17 +26,17 @@ class Replayed:
     found: Counterexample | None = None
     subject: str | None = None
     verdict: Verdict | None = None
-    located: Divergence | None = None
-    paths: str | None = None
+    explanation: Explanation | None = None
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
+        located = self.explanation.located if self.explanation else None
         return {
             "path": str(self.path),
             "subject": self.subject,
             "verdict": self.verdict.status if self.verdict else None,
             "excess": self.verdict.excess if self.verdict else None,
-            "located": self.located.to_json() if self.located else None,
+            "located": located.to_json() if located else None,
             "error": self.error,
         }
 
@@ -95,11 +94,8 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     where = device or str(found.environment.get("device", "cpu"))
     factory, case = _fitted(name, where, case, another=name != found.subject)
     verdict = check(factory.subject(case), case, factory.name)
-    located, paths = None, None
-    if verdict.diverged and (verdict.error is None or verdict.error_step is not None):
-        located = locate_precisely(factory, case)
-        paths = which_agree(factory.subject(case), case)
-    return Replayed(path, found, name, verdict, located, paths)
+    explanation = explain(factory, case, verdict) if verdict.diverged else None
+    return Replayed(path, found, name, verdict, explanation)
 
 
 def _fitted(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:

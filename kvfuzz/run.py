@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,14 +25,25 @@ class CachedPathRaised(Exception):
         self.error = error
 
 
+class Exited(Exception):
+    """A path called sys.exit(): an error like any other, not the end of the command."""
+
+    def __init__(self, error: SystemExit) -> None:
+        super().__init__(f"it called sys.exit({error.code!r})")
+
+
 @torch.no_grad()
 def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tensor:
     """Logits [batch, time, vocab] of one uncached pass over `tokens` [batch, time].
 
     Raises InvalidSubject if they have another shape; whatever the subject raises passes through.
     """
-    logits = subject.uncached(_as_tensor(subject, tokens))
-    return _checked(logits, (len(tokens), len(tokens[0])), subject, f"{name}.uncached()")
+    try:
+        logits = subject.uncached(_as_tensor(subject, tokens))
+    except SystemExit as error:
+        raise Exited(error) from error
+    # A subject may answer with views of its own buffers, and overwrite them at the next call.
+    return _checked(logits, (len(tokens), len(tokens[0])), subject, f"{name}.uncached()").clone()
 
 
 @torch.no_grad()
@@ -54,6 +66,8 @@ def run_cached(
             answer = subject.cached(chunk, cache)
         except InvalidSubject:
             raise
+        except SystemExit as error:
+            raise CachedPathRaised(step, Exited(error)) from error
         except Exception as error:
             raise CachedPathRaised(step, error) from error
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -61,10 +75,20 @@ def run_cached(
                 f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
             )
         logits, cache = answer
-        # A cache that hands out views of its own buffers may overwrite them at the next step.
         shape = (len(tokens), step.stop - step.start)
         pieces.append(_checked(logits, shape, subject, f"{name}.cached()").clone())
     return torch.cat(pieces, dim=1)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch's global generator starts from `seed`; afterwards it is as it was before."""
+    state = torch.random.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
 
 
 def _as_tensor(subject: Subject, tokens: Rows) -> Tensor:

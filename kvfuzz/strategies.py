@@ -17,8 +17,8 @@ from kvfuzz.errors import UsageError
 from kvfuzz.subject import Factory
 
 LONGEST = 20
-MOST_ROWS = 3
-LARGEST_CHUNK = 6
+MOST_ROWS = 4
+SMALL_CHUNK = 6
 MOST_SEEDS = 2**16
 
 
@@ -79,8 +79,9 @@ def schedules(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
             lambda decodes: (prefill, *(1,) * decodes)
         )
     )
-    largest = min(LARGEST_CHUNK, longest)
-    chunks = st.lists(st.integers(1, largest), min_size=1, max_size=LARGEST_CHUNK)
+    small = st.integers(1, min(SMALL_CHUNK, longest))
+    size = st.one_of(small, small, st.integers(1, longest))
+    chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, longest // 2))
     return st.one_of(one_by_one, prefilled, chunks.map(lambda sizes: _cut(sizes, longest)))
 
 

@@ -73,7 +73,7 @@ class Factory:
             subject = self.build(case.seed, case.dtype, case.config)
         except KvfuzzError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidSubject(f"{self.name} could not be built: {one_line(error)}") from error
         return fitting(conforming(subject, self.name), case, self.name)
 
@@ -91,6 +91,8 @@ class Factory:
 def conforming(subject: Any, name: str) -> Subject:
     """`subject`, once it is known to offer the protocol. Raises InvalidSubject naming what it
     lacks; whether its values are right is for the cases to tell."""
+    if isinstance(subject, type):
+        raise InvalidSubject(f"{name} is a class: give an instance of it, or a factory to fuzz")
     for method, arguments in METHODS.items():
         if not callable(getattr(subject, method, None)):
             raise InvalidSubject(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from kvfuzz.agreement import Reference, check_against, reference
 from kvfuzz.case import Case
-from kvfuzz.counterexample import counterexample
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.locating import difference_map, locate_precisely
-from kvfuzz.rounds import ROUND, Plan, run_round
+from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import Mutant
 from mutants.result import Result
-from mutants.subjects import mutated
+
+SECONDS_FOR_CLEAN = 60.0
+"""The least time that the clean subject has for one case: not a mutant's, which may be tiny."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
     tally = _Tally()
     state, reason = None, None
     try:
-        with time_limit(bench.campaign.seconds_per_mutant):
+        with time_limit(bench.campaign.seconds_per_mutant) as check_time:
             for index in range(len(bench.campaign.cases)):
+                check_time()
                 tally.add(index, *_met(bench.prepared(index), mutant))
                 if tally.kills and not bench.campaign.matrix:
                     break
@@ -116,6 +116,22 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         reason=reason,
         seconds=time.time() - started,
     )
+
+
+def left_changed(bench: Bench, result: Result) -> str | None:
+    """Why nothing after the mutant of `result` means anything: the clean subject no longer agrees
+    on the case that killed it, or else the last that it met; None if it does."""
+    index = max(result.ran - 1, 0) if result.killed_by is None else result.killed_by
+    try:
+        with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.seconds_per_mutant)):
+            item = bench.prepared(index)
+            changed = check_against(item.expected, item.subject, item.case).diverged
+    # Whatever it raises now it did not raise for the baseline.
+    except (Exception, SystemExit, OutOfTime):
+        changed = True
+    if changed:
+        return f"mutant {result.id} left the decoder changed: results after it mean nothing"
+    return None
 
 
 @dataclass
@@ -157,31 +173,3 @@ def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
     if mutant.equivalent is not None:
         return "equivalent", mutant.equivalent
     return "survived", None
-
-
-def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
-    """`result` with its kill shrunk, located and mapped; as it is, if there was no kill.
-
-    The round that the killing case was drawn in, run again on the mutant, meets the same first
-    kill, and Hypothesis shrinks it.
-    """
-    if result.state != "killed" or result.killed_by is None:
-        return result
-    factory = mutated(bench.factory, mutant)
-    plan, case = bench.campaign.plan, bench.campaign.cases[result.killed_by]
-    if bench.campaign.shrink:
-        # Without a time limit: what is shrunk must not depend on the clock.
-        found = run_round(factory, replace(plan, until=None), result.killed_by // ROUND).failure
-        if found is not None and found.verdict.error is None:
-            case = found.case
-    subject = factory.subject(case)
-    verdict = check_against(reference(subject, case), subject, case)
-    located = locate_precisely(factory, case)
-    seen: dict[str, Any] | None = located.to_json() if located else None
-    witness = counterexample(factory.name, case, verdict, seen, plan.options.device)
-    return replace(
-        result,
-        site=str(located.site) if located else None,
-        witness=witness.to_json(),
-        map=tuple(asdict(cell) for cell in difference_map(subject, case)),
-    )

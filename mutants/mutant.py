@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvfuzz.case import Case
+from kvfuzz.errors import InvalidSubject, one_line
 from kvfuzz.injection import Fault, Faulty
 from kvfuzz.sites import Site
 
@@ -47,8 +48,16 @@ class Mutant:
 
     def into(self, subject: Any) -> Faulty:
         """`subject` with this fault in its cached path. Raises InvalidSubject if it does not
-        fit."""
-        return Faulty(subject, self.targets, self.fault)
+        fit, or if the fault's own function raises."""
+        try:
+            return Faulty(subject, self.targets, self.fault)
+        except InvalidSubject:
+            raise
+        # A SystemExit in a plug-in's function would end the command, as if all were well.
+        except (Exception, SystemExit) as error:
+            raise InvalidSubject(
+                f"the mutant {self.id} cannot be made: {one_line(error)}"
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from kvfuzz.errors import UsageError
+from kvfuzz.errors import UsageError, one_line
 from kvfuzz.near import near
 from mutants.mutant import Mutant
 
@@ -30,8 +30,12 @@ def library() -> dict[str, Mutant]:
         for thing in vars(module).values():
             if not isinstance(thing, Mutant) or thing.fault.__module__ != module.__name__:
                 continue
-            if found.setdefault(thing.id, thing) is not thing:
-                raise UsageError(f"two mutants are called {thing.id!r}")
+            other = found.setdefault(thing.id, thing)
+            if other is not thing:
+                raise UsageError(
+                    f"two mutants are called {thing.id!r}, in {other.fault.__module__} and in "
+                    f"{module.__name__}: rename one, or uninstall the package that offers it"
+                )
     return dict(sorted(found.items()))
 
 
@@ -50,12 +54,12 @@ def select(
 ) -> tuple[list[Mutant], list[Mutant]]:
     """The mutants of `subject` to score, and the placebos that watch over them.
 
-    `ids` and `operators` restrict the mutants. Raises UsageError for an unknown one, or if none
-    is left.
+    `ids` and `operators` restrict the mutants. Raises UsageError for an unknown one, for one of
+    another subject, or if none is left.
     """
     offered = [mutant for mutant in library().values() if matches(mutant, subject)]
     of_operators(operators)
-    wanted = {find(mutant_id).id for mutant_id in ids}
+    wanted = {_fitting(mutant_id, subject).id for mutant_id in ids}
     scored = [
         mutant
         for mutant in offered
@@ -70,6 +74,14 @@ def select(
             f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
         )
     return scored, [mutant for mutant in offered if mutant.placebo]
+
+
+def _fitting(mutant_id: str, subject: str) -> Mutant:
+    """The mutant called `mutant_id`. Raises UsageError if it is not one of `subject`."""
+    mutant = find(mutant_id)
+    if not matches(mutant, subject):
+        raise UsageError(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
+    return mutant
 
 
 def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
@@ -92,10 +104,15 @@ def matches(mutant: Mutant, subject: str) -> bool:
 def _modules() -> Iterator[ModuleType]:
     names = {HOME, *(entry.value for entry in entry_points(group=GROUP))}
     for name in sorted(names):
-        try:
-            module = importlib.import_module(name)
-            yield module
-            for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
-                yield importlib.import_module(f"{name}.{info.name}")
-        except ImportError as error:
-            raise UsageError(f"the mutants of {name} do not import: {error}") from None
+        module = _imported(name)
+        yield module
+        for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
+            yield _imported(f"{name}.{info.name}")
+
+
+def _imported(name: str) -> ModuleType:
+    """The module called `name`. Raises UsageError for whatever its import raises."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"the mutants of {name} do not import: {one_line(error)}") from None

@@ -2,7 +2,8 @@
 
 The cases are drawn by the fuzzer's own strategy, once, before any mutant runs. Every mutant meets
 them in the same order and stops at its first kill; the case that killed it is then shrunk. The
-unmutated baseline and the placebos run first: if one of them diverges there is no score.
+unmutated baseline and the placebos run first: if one of them diverges there is no score. Nor is
+there one if a mutant leaves the decoder changed: the clean one is judged again after each.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
-from mutants.bench import Bench, Campaign, baseline, judged, with_witness
+from mutants.bench import Bench, Campaign, baseline, judged, left_changed
 from mutants.mutant import Mutant
 from mutants.registry import find, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
+from mutants.witnessing import with_witness
 
 EXAMPLES = 100
 SECONDS_PER_MUTANT = 60.0
@@ -62,12 +64,16 @@ def score(
     started = time.time()
     if progress is not None:
         progress(None, len(scored))
-    reason = baseline(bench)
-    watched = [] if reason else [judged(bench, placebo) for placebo in placebos]
-    reason = reason or cry_of_wolf(watched)
+    reason, watched = baseline(bench), []
+    for placebo in () if reason else placebos:
+        watched.append(judged(bench, placebo))
+        reason = reason or cry_of_wolf(watched[-1:]) or left_changed(bench, watched[-1])
     results: list[Result] = []
-    for result in () if reason else _results(bench, scored, workers):
+    for result, changed in () if reason else _results(bench, scored, workers):
         results.append(result)
+        if changed is not None:
+            reason = changed
+            break
         if progress is not None:
             progress(result, len(scored))
     return _summed_up(bench, results, watched, reason, time.time() - started, command)
@@ -105,7 +111,11 @@ def cry_of_wolf(watched: Sequence[Result]) -> str | None:
     return None
 
 
-def _results(bench: Bench, scored: list[Mutant], workers: int) -> Iterator[Result]:
+Judged = tuple[Result, str | None]
+"""What became of a mutant, and why nothing after it means anything, if so."""
+
+
+def _results(bench: Bench, scored: list[Mutant], workers: int) -> Iterator[Judged]:
     """One result per mutant, in order."""
     if workers == 1:
         for mutant in scored:
@@ -123,17 +133,19 @@ def _results(bench: Bench, scored: list[Mutant], workers: int) -> Iterator[Resul
         yield _judged_alone(bench.campaign, mutant)
 
 
-def _judged_in_time(bench: Bench, mutant: Mutant) -> Result:
+def _judged_in_time(bench: Bench, mutant: Mutant) -> Judged:
     """The result of `mutant`, or `timed_out` if the campaign's time is over."""
     if bench.campaign.plan.overdue:
-        return Result(mutant.id, mutant.operator, "timed_out", reason="the campaign's time is over")
-    return with_witness(bench, mutant, judged(bench, mutant))
+        late = "the campaign's time is over"
+        return Result(mutant.id, mutant.operator, "timed_out", reason=late), None
+    result = with_witness(bench, mutant, judged(bench, mutant))
+    return result, left_changed(bench, result)
 
 
 _BENCHES: dict[int, Bench] = {}
 
 
-def _judged_in_worker(campaign: Campaign, mutant_id: str) -> Result:
+def _judged_in_worker(campaign: Campaign, mutant_id: str) -> Judged:
     """In a worker process: one bench is kept for all the mutants that it judges."""
     plan = campaign.plan
     if plan.seed not in _BENCHES:
@@ -141,14 +153,15 @@ def _judged_in_worker(campaign: Campaign, mutant_id: str) -> Result:
     return _judged_in_time(_BENCHES[plan.seed], find(mutant_id))
 
 
-def _judged_alone(campaign: Campaign, mutant: Mutant) -> Result:
+def _judged_alone(campaign: Campaign, mutant: Mutant) -> Judged:
     """A mutant whose pool died, in a process of its own, so that only the one that killed the
     pool is blamed."""
     with pool(1) as executor:
         try:
             return executor.submit(_judged_in_worker, campaign, mutant.id).result()
         except BrokenProcessPool:
-            return Result(mutant.id, mutant.operator, "loud", reason="its process died")
+            died = "its process died"
+            return Result(mutant.id, mutant.operator, "loud", reason=died), None
 
 
 def _summed_up(

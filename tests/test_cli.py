@@ -1,19 +1,23 @@
 """The command line as a user types it: exit codes, one-line errors, files."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 MODELS = "tests.subjects.models"
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
     """Commands write `.kvfuzz/` where they are run."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(tmp_path)
 
 
@@ -149,7 +153,23 @@ def test_settings_may_stand_in_pyproject(run):
         ),
         ("[tool.kvfuzz]\nexamples = 'many'\n", "'many' is not a valid integer"),
         ("[tool\n", "cannot read pyproject.toml"),
-        ("[tool]\nkvfuzz = 3\n", "should be a table, got 3"),
+        ("[tool]\nkvfuzz = 3\n", "[tool.kvfuzz] in pyproject.toml should be a table, got 3"),
+        ("tool = 3\n", "[tool] in pyproject.toml should be a table, got 3"),
+        ("[tool.kvfuzz]\nfuzz = 3\n", "[tool.kvfuzz.fuzz] in pyproject.toml should be a table"),
+        ("[tool.kvfuzz]\nexamples = 'many'\n", "setting 'examples' in pyproject.toml: 'many'"),
+        ("[tool.kvfuzz]\nexamples = 2.5\n", "setting 'examples' in pyproject.toml: '2.5'"),
+        ("[tool.kvfuzz]\nworkers = 0\n", "setting 'workers' in pyproject.toml: '0'"),
+        (
+            "[tool.kvfuzz]\nexamples = [1, 2]\n",
+            "setting 'examples' of [tool.kvfuzz] in pyproject.toml should be a number or a string, "
+            "got [1, 2]",
+        ),
+        ("[tool.kvfuzz]\nexamples = {a = 1}\n", "a number or a string, got {'a': 1}"),
+        ("[tool.kvfuzz.fuzz]\nexamples = true\n", "'examples' of [tool.kvfuzz.fuzz]"),
+        ("[tool.kvfuzz]\nexamples = true\n", "should be a number or a string, got true"),
+        ("[tool.kvfuzz]\nmatrix = 'yes'\n", "should be true or false, got 'yes'"),
+        ("[tool.kvfuzz]\nmutant = [['a']]\n", "should be a number or a string, got ['a']"),
+        ("[tool.kvfuzz]\nn = 2\n", "no setting 'n' (did you mean workers?)"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(run, text, message):
@@ -159,6 +179,127 @@ def test_bad_settings_are_refused_in_one_line(run, text, message):
     assert code == 2
     assert err.count("\n") == 1
     assert message in err
+
+
+@pytest.mark.parametrize("operators", ["'norm'", "['norm']"])
+def test_an_option_that_may_be_repeated_takes_a_list(run, operators):
+    """Or one value, which is no list of its letters."""
+    Path("pyproject.toml").write_text(f"[tool.kvfuzz.mutants]\noperator = {operators}\n")
+    assert run("mutants", "--json", "m.json")[0] == 0
+    listed = json.loads(Path("m.json").read_text())["mutants"]
+    assert {m["operator"] for m in listed} == {"norm"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fuzz", "nosuch"], ["fuzz", "nosuch", "--json", "a/b/c.json"]]
+)
+def test_a_usage_error_leaves_no_folders(run, arguments):
+    """They are made when something is written."""
+    assert run(*arguments)[0] == 2
+    assert list(Path().iterdir()) == []
+
+
+@pytest.fixture
+def broken_package(monkeypatch):
+    """An installed package whose commands are a module that is missing and a thing that is none."""
+    Path("broken-1.dist-info").mkdir()
+    Path("broken-1.dist-info/entry_points.txt").write_text(
+        "[kvfuzz.commands]\nbroken = nosuchmodule:command\nnumber = math:pi\n"
+    )
+    Path("broken-1.dist-info/METADATA").write_text("Name: broken\nVersion: 1\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+
+
+def test_a_broken_command_of_another_package_leaves_the_others(run, broken_package):
+    """The listing skips it and says why; the other commands do not mention it."""
+    code, out, err = run("--help")
+    assert code == 0
+    assert "\n  score " in out
+    assert "broken" not in out
+    lines = err.splitlines()
+    assert len(lines) == 2
+    assert "kvfuzz: the command 'broken' (nosuchmodule:command) does not load" in lines[0]
+    assert "kvfuzz: the command 'number' (math:pi) is no click command: a float" in lines[1]
+    assert run("fuzz", "zoo:rope", "--examples", 1)[::2] == (0, "")
+
+
+def test_a_broken_command_is_refused_when_it_is_called(run, broken_package):
+    """In one line, with what went wrong at its import."""
+    code, out, err = run("broken")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "does not load: ModuleNotFoundError: No module named 'nosuchmodule'" in err
+
+
+def test_output_that_cannot_be_written_ends_in_one_line(tmp_path):
+    """Standard output is open for reading only, which fails as a full disk does."""
+    (tmp_path / "out").write_text("")
+    with (tmp_path / "out").open() as unwritable:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvfuzz.cli", "fuzz", "--help"],
+            stdout=unwritable, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "kvfuzz: OSError: [Errno 9] Bad file descriptor\n"
+
+
+def test_output_that_the_terminal_cannot_show_ends_in_one_line(tmp_path):
+    """A name in Greek on a terminal that knows Latin letters only."""
+    (tmp_path / "\N{GREEK SMALL LETTER LAMDA}").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "kvfuzz.cli", "replay", "\N{GREEK SMALL LETTER LAMDA}"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.endswith("set PYTHONIOENCODING=utf-8\n")
+    assert done.stderr.count("\n") == 1
+
+
+SLOW = """
+import multiprocessing, os, sys, time
+from pathlib import Path
+from tests.subjects.models import Summing
+
+def mark(name):
+    if multiprocessing.parent_process():
+        Path(f"{os.getpid()}.{name}").touch()
+
+class Slow(Summing):
+    def uncached(self, tokens):
+        mark("busy")
+        if multiprocessing.parent_process():
+            time.sleep(600)
+        return super().uncached(tokens)
+
+mark("born")
+if __name__ == "__main__":
+    from kvfuzz.cli import main
+    sys.exit(main(["fuzz", "slow:Slow", "-n", "2"]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["born", "busy"])
+def test_an_interrupt_ends_a_parallel_run_at_once_in_one_line(tmp_path, moment):
+    """While the workers start and while they work: no tracebacks of theirs, and no waiting."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "slow.py"], cwd=tmp_path, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(f"*.{moment}")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert list(tmp_path.glob(f"*.{moment}"))
+    assert process.returncode == 130
+    assert (out, err.strip()) == ("", "kvfuzz: interrupted")
 
 
 def test_score_writes_what_it_found(run):

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import stat
+import threading
 
 import pytest
 
@@ -54,6 +55,64 @@ def test_checking_leaves_nothing_behind(tmp_path):
     """Not even an empty file."""
     check_writable(tmp_path / "report.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_checking_makes_no_folders(tmp_path):
+    """Work that is refused later leaves no litter."""
+    check_writable(tmp_path / "a" / "b" / "report.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_target_is_written(tmp_path, exists):
+    """Also one whose target is yet to be made."""
+    target = tmp_path / "elsewhere" / "real.json"
+    if exists:
+        target.parent.mkdir()
+        target.write_text("old")
+    link = tmp_path / "report.json"
+    link.symlink_to(target)
+    check_writable(link)
+    assert target.parent.exists() == exists
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    """They stand for no file."""
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(UsageError, match="cannot write .*symbolic links"):
+        check_writable(tmp_path / "a")
+    with pytest.raises(UsageError, match="cannot write .*symbolic links"):
+        write_text(tmp_path / "a", "text")
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_pipe_is_written_to_and_stays(tmp_path, linked):
+    """Its reader gets the report."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    path = link if linked else pipe
+    check_writable(path)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_text(path, "text")
+    reader.join(10)
+    assert got == ["text"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+
+
+def test_a_pipe_that_may_not_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
+    """As the system says of it; the superuser may write anywhere, so the answer is planted."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match="cannot write .*Permission denied"):
+        check_writable(tmp_path / "pipe")
 
 
 def test_numbers_that_are_not_finite_are_strings():

@@ -92,7 +92,7 @@ def test_shards_have_seeds_of_their_own_that_hunt_alone():
     assert len({3, first.seed, second.seed}) == 3
     alone = fuzz("zoo:rope", examples=20, seed=first.seed)
     assert (alone.rows, alone.worst_excess) == (first.rows, first.worst_excess)
-    assert first.shard == "1/2"
+    assert first.shard == "1/2 of seed 3"
 
 
 def test_a_time_limit_ends_a_hunt_without_a_number_of_cases():

@@ -14,7 +14,7 @@ ROWS = [
     ["errors", "near", "files", "sites", "case", "tolerance", "verdict", "lanes"],
     ["subject"],
     ["run", "compare", "injection"],
-    ["loading", "agreement", "locating", "paths"],
+    ["loading", "agreement", "locating", "paths", "explaining"],
     ["adapters", "zoo"],
     ["strategies", "counterexample", "rounds", "parallel", "hunt", "replaying"],
     ["generate", "interventions", "findings", "audit"],

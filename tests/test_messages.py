@@ -116,5 +116,5 @@ def test_the_answer_to_the_source_texts_question():
     assert isinstance(factory, Factory)
     hunt = fuzz(factory, seed=0)
     assert hunt.failure.verdict.first.position == 2
-    assert str(hunt.located.site) == "position"
-    assert hunt.located.look_first_at == "the position index of the third token"
+    assert str(hunt.explanation.located.site) == "position"
+    assert hunt.explanation.located.look_first_at == "the position index of the third token"

@@ -1,9 +1,12 @@
 """The suites that kvfuzz ships, as pytest and xdist run them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,7 +18,7 @@ def pytest_run(folder, *arguments):
         capture_output=True,
         text=True,
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=False,
     )
 
@@ -69,7 +72,7 @@ def test_all_workers_draw_under_one_seed(tmp_path):
         "    with open(f'{worker_id}.txt', 'a') as f:\n"
         "        f.write(f'{kvfuzz_seed}\\n')\n"
     )
-    done = pytest_run(tmp_path, "-n", "2", "-v")
+    done = pytest_run(tmp_path, "-n", "2", "-v", "--kvfuzz-subject", "zoo")
     seeds = {line for path in tmp_path.glob("gw*.txt") for line in path.read_text().split()}
     assert len(list(tmp_path.glob("gw*.txt"))) == 2
     assert len(seeds) == 1
@@ -82,3 +85,52 @@ def test_a_bad_subject_is_a_usage_error(tmp_path):
     assert done.returncode == 2
     assert "UsageError: no mutant to score for subject 'nosuch'" in done.stdout
     assert "1 error" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kvfuzz-subject", "zoo:rop"], "did you mean rope"),
+        (["--kvfuzz-device", "nosuch"], "'nosuch'"),
+    ],
+)
+def test_a_bad_subject_of_the_properties_is_told_once(tmp_path, arguments, message):
+    """As a failed collection; no test fails with a traceback."""
+    done = pytest_run(tmp_path, "--pyargs", "kvfuzz.suite", *arguments)
+    assert done.returncode == 2
+    assert "UsageError: " in done.stdout
+    assert message in done.stdout
+    assert "1 error" in done.stdout
+    assert "failed" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kvfuzz-examples", "0"], "--kvfuzz-examples should be at least 1, got 0"),
+        (["--kvfuzz-dtype", "float8"], "--kvfuzz-dtype 'float8' is not one of float64"),
+    ],
+)
+def test_bad_options_are_refused_before_the_collection(tmp_path, arguments, message):
+    """In one line, with pytest's exit code for it."""
+    done = pytest_run(tmp_path, "--pyargs", "kvfuzz.suite", "-n", "2", *arguments)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.strip().startswith(f"ERROR: {message}")
+    assert done.stderr.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ([], False),
+        (["--kvfuzz-seed", "3"], True),
+        (["--pyargs", "kvfuzz.suite"], True),
+        (["-o", "addopts=--kvfuzz-examples=3"], True),
+    ],
+)
+def test_only_runs_that_ask_for_kvfuzz_have_its_header(tmp_path, arguments, shown):
+    """The plugin is loaded in every project of an environment."""
+    (tmp_path / "test_other.py").write_text("def test_other(): pass\n")
+    done = pytest_run(tmp_path, "-v", "--collect-only", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("kvfuzz: subject zoo, seed " in done.stdout) == shown

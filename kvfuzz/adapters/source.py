@@ -49,7 +49,9 @@ def source_of(rest: str) -> Source:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     name = f"transformers:{rest}"
-    checkpoint = Path(rest) if Path(rest).is_dir() else None
+    # A folder that happens to be called as a model type is no checkpoint of it.
+    is_checkpoint = (Path(rest) / "config.json").is_file() or rest not in CONFIG_MAPPING
+    checkpoint = Path(rest) if Path(rest).is_dir() and is_checkpoint else None
     settings = _settings_of(checkpoint) if checkpoint else {}
     model_type = str(settings.get("model_type")) if checkpoint else rest
     if model_type not in CONFIG_MAPPING or model_type not in CAUSAL:

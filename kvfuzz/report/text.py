@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import shlex
 
 from kvfuzz.case import Case
+from kvfuzz.explaining import Explanation
 from kvfuzz.hunt import Hunt
 from kvfuzz.locating import Divergence, ordinal
 from kvfuzz.replaying import Replayed
@@ -15,9 +16,8 @@ from kvfuzz.verdict import Verdict
 def divergence_text(
     case: Case,
     verdict: Verdict,
-    located: Divergence | None = None,
-    paths: str | None = None,
-    replay: Path | None = None,
+    explanation: Explanation | None = None,
+    replay: str | None = None,
 ) -> str:
     """What was seen, what was expected, where, by how much, what to look at first, and how to
     see it again."""
@@ -27,28 +27,30 @@ def divergence_text(
             "  uncached logits depend on later tokens or on the length: judged against one "
             "uncached run for each prefix"
         )
-    if located is not None:
+    explanation = explanation or Explanation()
+    if explanation.located is not None:
+        located = explanation.located
         lines.append(f"  first divergence: {_place(case, located)} ({located.source})")
         lines.append(f"  look first at: {located.look_first_at}")
-    if paths:
-        lines.append(f"  paths: {paths}")
+    if explanation.paths:
+        lines.append(f"  paths: {explanation.paths}")
+    lines += [f"  note: {note}" for note in explanation.notes]
+    if not explanation.repeatable:
+        lines.append(
+            "  not repeatable: running this case again, on a fresh subject, gave another verdict "
+            "(is there dropout, or state left in the model by earlier calls?)"
+        )
     lines += _case_lines(case)
     if replay is not None:
-        lines.append(f"  replay: kvfuzz replay {replay}")
+        lines.append(f"  replay: {replay}")
     return "\n".join(lines)
 
 
 def hunt_text(hunt: Hunt) -> str:
     """The outcome of a hunt, in full if it diverged."""
     if hunt.failure is not None:
-        text = divergence_text(
-            hunt.failure.case, hunt.failure.verdict, hunt.located, hunt.paths, hunt.path
-        )
-        if not hunt.failure.repeatable:
-            text += (
-                "\n  not repeatable: running this case again gave another verdict (is there "
-                "dropout, or state left in the model?)"
-            )
+        case, verdict = hunt.failure.case, hunt.failure.verdict
+        text = divergence_text(case, verdict, hunt.explanation, _replay_command(hunt))
         return f"{text}\n{_counts(hunt)}"
     if hunt.verdict == "inconclusive":
         reasons = "; ".join(hunt.reasons) or "no case was run"
@@ -58,8 +60,15 @@ def hunt_text(hunt: Hunt) -> str:
     return f"AGREED {hunt.subject}: cached and uncached logits agree\n{_counts(hunt)}"
 
 
+def _replay_command(hunt: Hunt) -> str | None:
+    if hunt.path is None:
+        return None
+    named = "" if not hunt.subject.startswith("<") else " --subject package.module:attribute"
+    return f"kvfuzz replay {shlex.quote(str(hunt.path))}{named}"
+
+
 def _counts(hunt: Hunt) -> str:
-    shard = f", shard {hunt.shard}" if hunt.shard else ""
+    shard = f" (shard {hunt.shard})" if hunt.shard else ""
     discarded = f", {hunt.discarded} discarded" if hunt.discarded else ""
     prefixwise = ""
     if hunt.prefixwise:
@@ -131,7 +140,8 @@ def replay_text(item: Replayed) -> str:
     assert item.verdict is not None
     verdict = item.verdict
     if verdict.diverged:
-        return divergence_text(item.found.case, verdict, item.located, item.paths, item.path)
+        again = f"kvfuzz replay {shlex.quote(str(item.path))}"
+        return divergence_text(item.found.case, verdict, item.explanation, again)
     if verdict.status == "discarded":
         return f"INCONCLUSIVE {item.path}: nothing could be compared ({verdict.reason})"
     recorded = item.found.verdict.get("status")

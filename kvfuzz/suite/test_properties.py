@@ -11,10 +11,23 @@ from pathlib import Path
 import pytest
 
 from kvfuzz.assertions import assert_agrees
+from kvfuzz.errors import KvfuzzError
 from kvfuzz.hunt import EXAMPLES
-from kvfuzz.loading import Options
+from kvfuzz.loading import Options, load
 
 SHARDS = 4
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Load the subject once before any test does, so that a bad one is told once.
+
+    Raises pytest.UsageError.
+    """
+    option = metafunc.config.option
+    try:
+        load(option.kvfuzz_subject, Options(option.kvfuzz_device, option.kvfuzz_dtype))
+    except KvfuzzError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.mark.parametrize("shard", range(1, SHARDS + 1))

@@ -39,10 +39,11 @@ def headline(score: Score) -> str:
     beside = [
         f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
     ]
+    watch = f"{len(score.placebos)} placebos survived" if score.placebos else "no placebo watched"
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""
     return (
         f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} "
-        f"killed, {len(score.placebos)} placebos survived{outside} ({identity})"
+        f"killed, {watch}{outside} ({identity})"
     )
 
 

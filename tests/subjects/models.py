@@ -228,3 +228,198 @@ def fails_to_build():
 
 def unseeded():
     return Summing(seed=5)
+
+
+class ExitsInCached(Summing):
+    """The cached path ends the program."""
+
+    def cached(self, tokens, cache):
+        raise SystemExit(0)
+
+
+class ExitsInUncached(Summing):
+    """The uncached path ends the program."""
+
+    def uncached(self, tokens):
+        raise SystemExit(5)
+
+
+class ExitsWhenBuilt(Summing):
+    """Building it ends the program."""
+
+    choices = {}
+
+    def __init__(self):
+        raise SystemExit(0)
+
+
+class AlwaysRaises(Summing):
+    """Neither path ever answers."""
+
+    def uncached(self, tokens):
+        raise RuntimeError("no")
+
+    def cached(self, tokens, cache):
+        raise RuntimeError("no")
+
+
+class Upcast(ModuleBacked):
+    """A bfloat16 model whose logits are made float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.bfloat16()
+
+    def uncached(self, tokens):
+        return super().uncached(tokens).float()
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return logits.float(), cache
+
+
+class MasksVocabulary(ForgetsOnDecode):
+    """One entry of the vocabulary is masked by a large finite number, in both paths."""
+
+    mask = -1e9
+
+    def uncached(self, tokens):
+        return self.masked(super().uncached(tokens))
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return self.masked(logits), cache
+
+    def masked(self, logits):
+        logits = logits.clone()
+        logits[..., -1] = self.mask
+        return logits
+
+
+class MasksByInfinity(MasksVocabulary):
+    """The same by -inf."""
+
+    mask = -torch.inf
+
+
+class SharesItsBuffer(Summing):
+    """Both paths answer with views of one buffer, which the next call writes over."""
+
+    def __init__(self, seed=0, flavour="plain"):
+        super().__init__(seed, flavour)
+        self.buffer = torch.zeros(8, 64, 11)
+
+    def kept(self, logits):
+        view = self.buffer[: logits.shape[0], : logits.shape[1]]
+        view.copy_(logits)
+        return view
+
+    def uncached(self, tokens):
+        return self.kept(super().uncached(tokens))
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return self.kept(logits), cache
+
+
+class FailsOnLongChunks(Summing):
+    """A later chunk of more than seven tokens loses the history."""
+
+    def cached(self, tokens, cache):
+        if tokens.shape[1] > 7:
+            cache = torch.zeros_like(cache)
+        return super().cached(tokens, cache)
+
+
+class FailsInLateChunks(Summing):
+    """A chunk that begins after position 40 loses the history."""
+
+    def new_cache(self, batch):
+        return super().new_cache(batch), 0
+
+    def cached(self, tokens, cache):
+        sums, seen = cache
+        if seen > 40 and tokens.shape[1] > 1:
+            sums = torch.zeros_like(sums)
+        logits, sums = super().cached(tokens, sums)
+        return logits, (sums, seen + tokens.shape[1])
+
+
+class DrawsItsOwnWeights(ForgetsOnDecode):
+    """Weights come from torch's global generator, and some of them hide the fault."""
+
+    choices = {}
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.randn(11, 8)
+
+    def cached(self, tokens, cache):
+        if self.table[0, 0] < 0:
+            return Summing.cached(self, tokens, cache)
+        return super().cached(tokens, cache)
+
+
+class DropsOut(ModuleBacked):
+    """Dropout is left on."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.drop = torch.nn.Dropout(0.5)
+
+    def uncached(self, tokens):
+        return self.model.drop(super().uncached(tokens))
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        return self.model.drop(logits), cache
+
+
+class LeaksState(Summing):
+    """What one sequence leaves behind is added to the next."""
+
+    left = 0.0
+
+    def cached(self, tokens, cache):
+        logits, cache = super().cached(tokens, cache)
+        answer = logits + LeaksState.left
+        LeaksState.left += 0.5
+        return answer, cache
+
+
+class SeesTheFutureLate(Summing):
+    """From position 4 on, earlier logits of a longer uncached run are changed by later tokens."""
+
+    def uncached(self, tokens):
+        logits = super().uncached(tokens)
+        time = torch.arange(tokens.shape[1])
+        leaky = (time >= 4) & (time < tokens.shape[1] - 1)
+        return torch.where(leaky[None, :, None], logits + 1, logits)
+
+
+class TracesBadly(ForgetsOnDecode):
+    """Offers a trace that names no site."""
+
+    def trace(self, note):
+        import contextlib
+
+        @contextlib.contextmanager
+        def inside():
+            note("nosuch", None, torch.zeros(1, 1, 1))
+            yield
+
+        return inside()
+
+
+class TakesADtype(Summing):
+    """Takes a torch.dtype, as torch's own modules do."""
+
+    choices = {}
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.table = self.table.to(dtype)
+        self.out = torch.empty_like(self.out, dtype=dtype).copy_(self.out)
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 8, dtype=self.table.dtype)

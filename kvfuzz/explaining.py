@@ -1,0 +1,57 @@
+"""What is said beside a divergence: where it begins, which paths agree, whether it comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvfuzz.agreement import check
+from kvfuzz.case import Case
+from kvfuzz.errors import one_line
+from kvfuzz.locating import Divergence, locate_precisely
+from kvfuzz.paths import which_agree
+from kvfuzz.run import seeded
+from kvfuzz.subject import Factory
+from kvfuzz.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`located` is the first state that differs, `paths` says which paths agree; either is None
+    where it cannot be told. `repeatable` is false if a fresh subject gave another verdict. `notes`
+    are sentences on what may mislead."""
+
+    located: Divergence | None = None
+    paths: str | None = None
+    repeatable: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def explain(factory: Factory, case: Case, verdict: Verdict) -> Explanation:
+    """Explain the diverged `verdict` on `case`. Nothing that goes wrong here costs the verdict."""
+    notes: list[str] = []
+    located, paths = None, None
+    with seeded(case.seed):
+        if verdict.error is None or verdict.error_step is not None:
+            try:
+                located = locate_precisely(factory, case)
+                paths = which_agree(factory.subject(case), case)
+            except Exception as error:
+                notes.append(f"not located: its trace raised {one_line(error)}")
+    subject = factory.subject(case)
+    if _trains(subject):
+        notes.append("the model is in training mode, where dropout is random: call model.eval()")
+    again = check(subject, case, factory.name)
+    repeatable = again.status == verdict.status
+    return Explanation(located, paths, repeatable, tuple(notes))
+
+
+def _trains(subject: Any) -> bool:
+    """Whether a part of the subject's model that is random in training is in training mode."""
+    model = getattr(subject, "model", None)
+    if not isinstance(model, torch.nn.Module):
+        return False
+    dropouts = (module for module in model.modules() if "Dropout" in type(module).__name__)
+    return any(module.training and getattr(module, "p", 1) for module in dropouts)

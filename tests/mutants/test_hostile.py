@@ -1,0 +1,306 @@
+"""Faults and packages that misbehave: they hang, swallow, exit, leave things changed."""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from kvfuzz.case import Case
+from kvfuzz.cli import main
+from kvfuzz.errors import UsageError
+from kvfuzz.loading import Options
+from mutants import limits
+from mutants.bench import judged, left_changed
+from mutants.limits import OutOfTime, time_limit
+from mutants.mutant import Mutant, steps
+from mutants.registry import library, select
+from mutants.report import html, text
+from mutants.result import Result
+from mutants.score import prepared_bench, score
+from mutants.witnessing import with_witness
+
+HEAD = "import sys, time\nfrom kvfuzz.zoo import cached\nfrom mutants.mutant import mutant, steps\n"
+KILLED = "norm.skips_before_attention"
+
+
+def made(fault):
+    """A mutant of the tests' own, in the place of `store`."""
+    target = ("kvfuzz.zoo.cached:store",)
+    return Mutant("test", fault.__name__, "A fault.", target, fault, None, steps(1))
+
+
+def fault_text(name, body, subject="zoo"):
+    """A mutant as source; `body` is what its function does."""
+    return (
+        f"@mutant('store', site='0.cache', witness=steps(1), subject={subject!r})\n"
+        f"def {name}(real):\n"
+        f'    """The fault {name}."""\n' + "".join(f"    {line}\n" for line in body.splitlines())
+    )
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a package that offers mutants, also for worker processes."""
+
+    def install(name, source):
+        (tmp_path / f"{name}.py").write_text(source)
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(f"[kvfuzz.mutants]\n{name} = {name}\n")
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        library.cache_clear()
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    yield install
+    library.cache_clear()
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Twenty cases of the zoo, half a second for each mutant."""
+    return prepared_bench("zoo", Options(), 20, 3, seconds_per_mutant=0.5)
+
+
+def hangs_below(least):
+    """A fault that hangs on a first step shorter than `least`, and drops the newest otherwise."""
+
+    def hangs(real):
+        calls = []
+
+        def store(cache, layer, key, value):
+            calls.append(layer)
+            while len(calls) == 1 and key.shape[2] < least:
+                time.sleep(0.01)
+            real(cache, layer, key[:, :, :-1], value[:, :, :-1])
+
+        return store
+
+    return made(hangs)
+
+
+def killed_by(bench, index):
+    case = bench.campaign.cases[index]
+    return case, Result("test.hangs", "test", "killed", killed_by=index, kills=(index,), ran=1)
+
+
+def long_case(bench):
+    """The index of a case that begins with a long step."""
+    firsts = [case.schedule[0] for case in bench.campaign.cases]
+    return firsts.index(max(firsts))
+
+
+def test_shrinking_has_the_time_of_a_mutant(bench):
+    """A kill that hangs while it is shrunk keeps the case that killed it as its witness."""
+    case, result = killed_by(bench, long_case(bench))
+    started = time.monotonic()
+    seen = with_witness(bench, hangs_below(case.schedule[0]), result)
+    assert time.monotonic() - started < 10
+    assert (seen.state, seen.reason) == ("killed", None)
+    assert Case.from_json(seen.witness["case"]) == case
+    assert seen.witness["verdict"]["status"] == "diverged"
+
+
+@pytest.mark.parametrize("shrink", [True, False])
+def test_a_witness_that_cannot_be_told_in_time_is_left_out(bench, shrink):
+    """The mutant is killed all the same, with the reason why there is no witness."""
+    quick = replace(bench, campaign=replace(bench.campaign, shrink=shrink))
+    seen = with_witness(quick, hangs_below(1000), killed_by(bench, 0)[1])
+    assert (seen.state, seen.witness) == ("killed", None)
+    assert seen.reason == "no witness: over 0.5 s"
+
+
+def test_the_alarm_rings_again(bench, monkeypatch):
+    """A fault that swallows it twice does not keep it for ever."""
+    monkeypatch.setattr(limits, "AGAIN", 0.1)
+    swallowed = []
+
+    def swallows(real):
+        def store(*_):
+            for _ in range(2):
+                try:
+                    time.sleep(20)
+                except BaseException as error:
+                    swallowed.append(error)
+            time.sleep(20)
+
+        return store
+
+    started = time.monotonic()
+    assert judged(bench, made(swallows)).state == "timed_out"
+    assert time.monotonic() - started < 10
+    assert [type(error) for error in swallowed] == [OutOfTime, OutOfTime]
+
+
+def test_a_fault_that_swallows_every_alarm_and_returns_is_stopped_after_its_case(bench):
+    """Between two cases there is no fault to swallow it."""
+
+    def swallows(real):
+        def store(*arguments):
+            try:
+                time.sleep(0.6 if not slept else 0)
+            except BaseException as error:
+                slept.append(error)
+            real(*arguments)
+
+        return store
+
+    slept = []
+    result = judged(bench, made(swallows))
+    assert slept
+    assert (result.state, result.reason, result.ran) == ("timed_out", "over 0.5 s", 1)
+
+
+def test_the_end_of_a_limit_tells_that_it_has_passed():
+    """Even if what ran inside swallowed the alarm."""
+    with pytest.raises(OutOfTime), time_limit(0.05), suppress(BaseException):
+        time.sleep(5)
+
+
+@pytest.mark.parametrize("error", [SystemExit(7), ZeroDivisionError("no"), KeyError("x")])
+def test_a_mutant_that_cannot_be_made_is_invalid(bench, error):
+    """Whatever its function raises is its reason, and ends nothing."""
+
+    def unmade(real):
+        raise error
+
+    result = judged(bench, made(unmade))
+    assert result.state == "invalid"
+    assert f"the mutant test.unmade cannot be made: {type(error).__name__}" in result.reason
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
+    """In its function it is invalid, in the cached path loud, and the others are judged."""
+    installed(
+        "exits",
+        HEAD
+        + fault_text("in_its_function", "sys.exit(0)")
+        + fault_text("in_the_path", "return lambda *_: sys.exit(0)"),
+    )
+    ids = ("exits.in_its_function", "exits.in_the_path", KILLED)
+    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    assert [result.state for result in found.results] == ["invalid", "loud", "killed"]
+    assert "SystemExit: 0" in found.results[0].reason
+    assert "sys.exit(0)" in found.results[1].reason
+
+
+POISON = "cached.readout = lambda weights, x, readout=cached.readout: 2 * readout(weights, x)"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mutant_that_leaves_a_change_behind_forbids_a_score(installed, monkeypatch, workers):
+    """The verdict is inconclusive and names it, whatever came after it."""
+    from kvfuzz.zoo import cached
+
+    monkeypatch.setattr(cached, "readout", cached.readout)
+    installed("leaves", HEAD + fault_text("a_change", f"{POISON}\nreturn real"))
+    ids = ("append.prepends", "leaves.a_change", KILLED)
+    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    assert (found.verdict, found.percent) == ("inconclusive", None)
+    assert found.reason == (
+        "mutant leaves.a_change left the decoder changed: results after it mean nothing"
+    )
+    assert [result.id for result in found.results] == ["append.prepends", "leaves.a_change"]
+
+
+def test_a_change_left_behind_exits_3(installed, monkeypatch, tmp_path, capsys):
+    """The command prints NO SCORE and the mutant's name."""
+    from kvfuzz.zoo import cached
+
+    monkeypatch.setattr(cached, "readout", cached.readout)
+    monkeypatch.chdir(tmp_path)
+    installed("leaves", HEAD + fault_text("a_change", f"{POISON}\nreturn real"))
+    code = main(["score", "zoo", "--mutant", "leaves.a_change", "-n", "1", "--seed", "1"])
+    assert code == 3
+    assert "NO SCORE: mutant leaves.a_change left the decoder changed" in capsys.readouterr().out
+
+
+def test_a_mutant_that_leaves_nothing_behind_is_clean(bench):
+    """Killed, invalid before its first case, or timed out."""
+    for result in (
+        Result("a", "test", "killed", killed_by=2, ran=3),
+        Result("a", "test", "invalid"),
+        Result("a", "test", "timed_out", ran=20),
+    ):
+        assert left_changed(bench, result) is None
+
+
+def test_a_kill_after_a_case_that_raised_is_shrunk(bench):
+    """Shrinking passes over what raised, and starts from the case that killed."""
+
+    def picky(real):
+        def store(cache, layer, key, value):
+            if key.shape[2] == 1:
+                raise RuntimeError("loud")
+            real(cache, layer, key[:, :, :-1], value[:, :, :-1])
+
+        return store
+
+    slow = replace(bench, campaign=replace(bench.campaign, seconds_per_mutant=60))
+    result = judged(slow, made(picky))
+    assert result.state == "killed"
+    assert result.raised
+    witness = with_witness(slow, made(picky), result).witness
+    assert witness["case"]["tokens"] == [[0, 0]]
+    assert witness["verdict"]["status"] == "diverged"
+
+
+def test_no_placebo_is_said(bench, tmp_path):
+    """In the terminal and on the page, instead of a number that sounds like a check."""
+    found = score("zoo", ids=(KILLED,), examples=5, seed=0, shrink=False)
+    assert "placebos survived" in text.headline(found)
+    bare = replace(found, placebos=())
+    assert "placebos survived" not in text.headline(bare)
+    assert "no placebo watched" in text.headline(bare)
+    assert "no placebo watched" in html.page(bare, {})
+
+
+def test_two_packages_with_the_same_mutant_are_both_named(installed, tmp_path):
+    """With the way out."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("")
+    (tmp_path / "other" / "twice.py").write_text(HEAD + fault_text("same", "return real"))
+    installed("twice", HEAD + fault_text("same", "return real"))
+    info = tmp_path / "other-1.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[kvfuzz.mutants]\nother = other\n")
+    (info / "METADATA").write_text("Name: other\nVersion: 1\n")
+    with pytest.raises(UsageError, match=r"'twice.same', in other.twice and in twice: rename one"):
+        library()
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named"),
+        (HEAD + "@mutant('store')\ndef bare(real):\n    return real\n", "ValueError: the mutant"),
+    ],
+)
+@pytest.mark.parametrize("command", ["score", "mutants"])
+def test_a_package_that_does_not_import_is_one_line(
+    installed, command, source, error, capsys, tmp_path, monkeypatch
+):
+    """That names its module and the error, and exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    installed("broken_faults", source)
+    assert main([command]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert f"the mutants of broken_faults do not import: {error}" in said[0]
+
+
+def test_a_mutant_of_another_subject_is_refused_by_name(installed):
+    """It is not said that there is no such mutant, nor that there are none at all."""
+    installed("theirs", HEAD + fault_text("one", "return real", "their.module:Decoder"))
+    message = "^theirs.one is a fault of their.module:Decoder, not of zoo$"
+    with pytest.raises(UsageError, match=message):
+        select("zoo", ids=("theirs.one", KILLED))
