@@ -41,12 +41,15 @@ def check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
         verdict = check_against(expected, subject, case, name)
         if verdict.first is None or expected.prefixwise:
             return verdict
-        # Before an accusation the uncached path is held to its definition: one run per prefix.
-        by_prefix = _prefixwise(subject, case, name)
+        # Before an accusation the uncached path is held to its definition, a run over the prefix
+        # alone, at the position that is accused.
         assert expected.logits is not None
-        if by_prefix.logits is not None and _agree(by_prefix.logits, expected.logits, subject):
+        stop = verdict.first.position + 1
+        at_fault = expected.logits[:, stop - 1 : stop]
+        alone = _last_logits(subject, case, stop, name)
+        if isinstance(alone, Tensor) and _agree(alone, at_fault, subject):
             return verdict
-        return check_against(by_prefix, subject, case, name)
+        return check_against(_prefixwise(subject, case, name), subject, case, name)
 
 
 def reference(subject: Subject, case: Case, name: str = "subject") -> Reference:
@@ -99,14 +102,24 @@ def compare_paths(subject: Subject, cached: Tensor, uncached: Tensor) -> Compari
 
 def _prefixwise(subject: Subject, case: Case, name: str) -> Reference:
     """The last logits of one uncached run per prefix."""
-    prefixes = (_prefix(case, stop) for stop in range(1, case.length + 1))
+    last = []
+    for stop in range(1, case.length + 1):
+        logits = _last_logits(subject, case, stop, name)
+        if isinstance(logits, Exception):
+            return Reference(None, logits, prefixwise=True)
+        last.append(logits)
+    return Reference(torch.cat(last, dim=1), prefixwise=True)
+
+
+def _last_logits(subject: Subject, case: Case, stop: int, name: str) -> Tensor | Exception:
+    """The last logits [batch, 1, vocab] of an uncached run over the first `stop` tokens, or the
+    error that it raised."""
     try:
-        last = [run_uncached(subject, prefix, name)[:, -1:] for prefix in prefixes]
+        return run_uncached(subject, _prefix(case, stop), name)[:, -1:]
     except InvalidSubject:
         raise
     except Exception as error:
-        return Reference(None, error, prefixwise=True)
-    return Reference(torch.cat(last, dim=1), prefixwise=True)
+        return error
 
 
 def _agree(part: Tensor, whole: Tensor, subject: Subject) -> bool:

@@ -123,11 +123,8 @@ def run_round(
     index: int,
     progress: Callable[[int], None] | None = None,
     before: int = 0,
-    *,
-    errors_end: bool = True,
 ) -> Tally:
-    """One round of `plan` on subjects of `factory`, up to the first failure. Unless `errors_end`,
-    a case that raises or breaks the protocol is passed over."""
+    """One round of `plan` on subjects of `factory`, up to the first failure."""
     tally = Tally()
 
     def examine(case: Case) -> None:
@@ -137,16 +134,12 @@ def run_round(
         try:
             verdict = check(factory.subject(case), case, factory.name)
         except KvfuzzError as error:
-            if not errors_end:
-                return
             raise _Refused(error) from error
         if tally.failure is None:
             tally.add(verdict)
             if progress is not None:
                 progress(before + tally.cases)
         if verdict.error is not None and verdict.diverged:
-            if not errors_end:
-                return
             tally.failure = tally.failure or Failure(case, verdict)
             raise _Raised(case, verdict)
         if verdict.diverged:

@@ -89,7 +89,7 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         with time_limit(bench.campaign.seconds_per_mutant) as check_time:
             for index in range(len(bench.campaign.cases)):
                 check_time()
-                tally.add(index, *_met(bench.prepared(index), mutant))
+                tally.add(index, *met_by(bench.prepared(index), mutant))
                 if tally.kills and not bench.campaign.matrix:
                     break
     except InvalidSubject as error:
@@ -152,7 +152,7 @@ class _Tally:
             self.excess = self.excess or verdict.excess
 
 
-def _met(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, int]:
+def met_by(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, int]:
     """The verdict of one case on `mutant`, or the error it made, and how often it was reached.
 
     Raises InvalidSubject if the fault cannot be put into the subject at all.

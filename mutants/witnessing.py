@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from kvfuzz.agreement import check_against, reference
+from hypothesis.errors import Flaky
+
+from kvfuzz.agreement import check, check_against, reference
 from kvfuzz.case import Case
 from kvfuzz.counterexample import counterexample
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.locating import difference_map, locate_precisely
-from kvfuzz.rounds import ROUND, run_round
+from kvfuzz.rounds import ROUND, drive
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
-from mutants.bench import Bench
+from mutants.bench import Bench, met_by
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import Mutant
 from mutants.result import Result
@@ -31,7 +34,7 @@ def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
         return result
     factory, seconds = mutated(bench.factory, mutant), bench.campaign.seconds_per_mutant
     killing = bench.campaign.cases[result.killed_by]
-    case = _shrunk(bench, factory, result.killed_by) if bench.campaign.shrink else killing
+    case = _shrunk(bench, factory, mutant, result.killed_by) if bench.campaign.shrink else killing
     reason = None
     for candidate in (case,) if case == killing else (case, killing):
         try:
@@ -44,30 +47,67 @@ def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
     return replace(result, reason=reason)
 
 
-def _shrunk(bench: Bench, factory: Factory, killed_by: int) -> Case:
-    """The case `killed_by` shrunk, or itself if that takes too long.
+class _Killed(Exception):
+    """Carries a killing case through Hypothesis, which shrinks it."""
 
-    The round that it was drawn in, run again on the mutant, meets the same first kill, and
-    Hypothesis shrinks it. Cases before it that raised did not kill, and are passed over.
+    def __init__(self, case: Case) -> None:
+        super().__init__("killed")
+        self.case = case
+
+
+def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
+    """The smallest killing case of the campaign, shrunk further; or as it is, if that takes too
+    long.
+
+    The round that it was drawn in is run again: its cases are passed over until this one is met,
+    and from there on Hypothesis shrinks whatever kills. A case that raises does not kill.
     """
-    case, plan = bench.campaign.cases[killed_by], bench.campaign.plan
+    plan, smallest = bench.campaign.plan, killed_by
+    met = False
     try:
         with time_limit(bench.campaign.seconds_per_mutant) as check_time:
+            smallest = _smallest(bench, mutant, killed_by, check_time)
+            start, number = bench.campaign.cases[smallest], smallest // ROUND
 
-            def build(*arguments: Any) -> Any:
+            def examine(case: Case) -> None:
+                nonlocal met
                 check_time()
-                return factory.build(*arguments)
+                met = met or case == start
+                if met and _kills(factory, case):
+                    raise _Killed(case)
 
-            # Without the campaign's end: what is shrunk must not depend on when it began.
-            found = run_round(
-                replace(factory, build=build),
-                replace(plan, until=None),
-                killed_by // ROUND,
-                errors_end=False,
-            ).failure
-    except OutOfTime:
-        return case
-    return found.case if found is not None else case
+            drive(plan.space, plan.round_seed(number), plan.round_size(number), examine)
+    except _Killed as killed:
+        return killed.case
+    except (OutOfTime, Flaky):
+        pass
+    return bench.campaign.cases[smallest]
+
+
+def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable[[], None]) -> int:
+    """The index of the case with the fewest tokens that kills `mutant`: shrinking from there is
+    many times faster than from the first that killed."""
+
+    def size(index: int) -> tuple[int, int]:
+        case = bench.campaign.cases[index]
+        return case.batch * case.length, index
+
+    for index in sorted(range(len(bench.campaign.cases)), key=size):
+        check_time()
+        if index == killed_by:
+            break
+        verdict, error, _ = met_by(bench.prepared(index), mutant)
+        if error is None and verdict is not None and verdict.diverged:
+            return index
+    return killed_by
+
+
+def _kills(factory: Factory, case: Case) -> bool:
+    try:
+        verdict = check(factory.subject(case), case, factory.name)
+    except KvfuzzError:
+        return False
+    return verdict.diverged and verdict.error is None
 
 
 def _told(bench: Bench, factory: Factory, case: Case, result: Result) -> Result:
