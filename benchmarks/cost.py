@@ -29,6 +29,8 @@ from mutants.bench import judged
 from mutants.registry import select
 from mutants.score import prepared_bench
 
+SEEDS = 5
+
 
 @click.command()
 @click.option("--subject", default="zoo", show_default=True)
@@ -45,19 +47,24 @@ def main(subject: str, examples: int, repeats: int) -> None:
         repeats,
     )
     _print(f"fuzz {subject}, {examples} cases", fuzzing)
-    if subject.startswith("zoo"):
-        bench = prepared_bench(subject, Options(), None, 0, shrink=False)
-        scored, _ = select(subject)
-        results = [(mutant, judged(bench, mutant)) for mutant in scored]
-        kills = [bench.prepared(result.killed_by or 0) for _, result in results]
-        scoring = _ratios(
-            lambda: [judged(bench, mutant) for mutant in scored],
-            lambda: [_cached(item.subject, item.case) for item in kills],
-            repeats,
-        )
-        _print(f"score {subject}, {len(scored)} mutants", scoring)
-        met = sum(result.ran for _, result in results)
-        print(f"  {met} cases met by {len(scored)} mutants")
+    for seed in range(SEEDS if subject.startswith("zoo") else 0):
+        _score(subject, seed, repeats)
+
+
+def _score(subject: str, seed: int, repeats: int) -> None:
+    """The ratio depends on the seed: on how long the cases are that a mutant meets before its
+    kill."""
+    bench = prepared_bench(subject, Options(), None, seed, shrink=False)
+    scored, _ = select(subject)
+    results = [judged(bench, mutant) for mutant in scored]
+    kills = [bench.prepared(result.killed_by or 0) for result in results]
+    scoring = _ratios(
+        lambda: [judged(bench, mutant) for mutant in scored],
+        lambda: [_cached(item.subject, item.case) for item in kills],
+        repeats,
+    )
+    met = sum(result.ran for result in results)
+    _print(f"score {subject}, seed {seed}: {len(scored)} mutants meet {met} cases", scoring)
 
 
 def _ratios(
