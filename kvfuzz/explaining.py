@@ -9,7 +9,7 @@ import torch
 
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
-from kvfuzz.errors import one_line
+from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.locating import Divergence, locate_precisely
 from kvfuzz.paths import which_agree
 from kvfuzz.run import seeded
@@ -40,11 +40,14 @@ def explain(factory: Factory, case: Case, verdict: Verdict) -> Explanation:
                 paths = which_agree(factory.subject(case), case)
             except Exception as error:
                 notes.append(f"not located: its trace raised {one_line(error)}")
-    subject = factory.subject(case)
+    try:
+        subject = factory.subject(case)
+        repeatable = check(subject, case, factory.name).status == verdict.status
+    except KvfuzzError as error:
+        notes.append(f"a fresh subject cannot be run: {error}")
+        return Explanation(located, paths, False, tuple(notes))
     if _trains(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
-    again = check(subject, case, factory.name)
-    repeatable = again.status == verdict.status
     return Explanation(located, paths, repeatable, tuple(notes))
 
 

@@ -168,8 +168,8 @@ def drive(
     """Call `examine` on `examples` cases of `space`, the same for the same `seed`. What it raises
     is shrunk and raised.
 
-    Every setting is stated: where Hypothesis sees CI it would otherwise draw the same cases
-    whatever the seed.
+    Every setting is stated: where Hypothesis sees CI, the profile that it loads there would decide
+    what is not. The seed is stated too, and wins over a profile that derandomises.
     """
     phases = [Phase.reuse, Phase.generate, Phase.shrink]
 

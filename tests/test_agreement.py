@@ -63,6 +63,19 @@ def test_an_uncached_path_that_is_not_causal_is_run_prefix_by_prefix():
     assert (verdict.status, verdict.prefixwise) == ("agreed", True)
 
 
+def test_a_future_that_both_paths_see_alike_is_found_by_the_prefix_alone():
+    """In one call both paths leak the same, and agree with each other; by the contract the last
+    logits of each prefix count, and with those neither agrees."""
+
+    class BothLeak(models.SeesTheFuture):
+        def cached(self, tokens, cache):
+            return self.uncached(tokens), cache
+
+    verdict = check(BothLeak(), Case(((1, 2, 3, 4),), (4,)))
+    assert (verdict.status, verdict.prefixwise) == ("diverged", True)
+    assert verdict.first.position == 0
+
+
 def test_a_non_causal_uncached_path_does_not_hide_a_wrong_cache():
     """Prefix by prefix, a wrong decode is still found where it is."""
 

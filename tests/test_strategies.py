@@ -60,8 +60,8 @@ def test_the_same_seed_draws_the_same_cases_and_another_draws_others():
 
 
 def test_seeds_count_in_ci_too():
-    """Where it sees CI, Hypothesis derandomises what is not told otherwise: every shard would
-    draw the same cases."""
+    """Where it sees CI, Hypothesis derandomises what has no seed: every shard would draw the same
+    cases."""
     script = (
         "from kvfuzz.loading import load; from kvfuzz.rounds import drawn_cases;"
         "from kvfuzz.strategies import space_of; s = space_of(load('zoo'));"

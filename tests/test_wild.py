@@ -8,6 +8,7 @@ import torch
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, UsageError
+from kvfuzz.explaining import explain
 from kvfuzz.hunt import fuzz
 from kvfuzz.loading import Options, as_factory, load
 from kvfuzz.replaying import replay
@@ -147,6 +148,23 @@ def test_a_trace_that_fails_costs_no_verdict(tmp_path):
     hunt = fuzz(models.TracesBadly, seed=0, folder=tmp_path)
     assert hunt.path.exists()
     assert "not located: its trace raised ValueError: there is no site" in hunt_text(hunt)
+
+
+def test_a_subject_that_cannot_be_built_again_costs_no_verdict():
+    """The divergence was seen; that a fresh subject cannot be run is noted beside it."""
+    broken = False
+
+    def build():
+        subject = models.ForgetsOnDecode()
+        subject.vocab_size = 0 if broken else 11
+        return subject
+
+    factory, case = as_factory(build), Case(((0, 0),), (1, 1))
+    verdict = check(factory.subject(case), case)
+    broken = True
+    explanation = explain(factory, case, verdict)
+    assert not explanation.repeatable
+    assert "a fresh subject cannot be run" in explanation.notes[-1]
 
 
 def test_an_object_of_a_program_is_not_called_by_a_name_that_finds_another(tmp_path):
