@@ -1,9 +1,12 @@
-"""What the fuzz loop and the score cost, as ratios to the bare passes that they cannot avoid.
+"""What the noise floor, the fuzz loop and the score cost, as ratios to the bare passes that they
+cannot avoid.
 
     python benchmarks/cost.py
 
 Both sides of a ratio run in turn in one process, on one thread; medians over the repeats.
 
+- floor: the noise of a case against one uncached pass of it, in the same lane: for the registered
+  decoder, over the cases that a hunt draws, and for a module of 4 layers and 256 features.
 - fuzz: a hunt (Hypothesis draws, models are built, both paths run, verdicts are made) against the
   bare passes of the same cases: one uncached and one stepwise cached run of models already built.
 - score: the whole library in first-kill mode, cases drawn and uncached logits known, without
@@ -18,11 +21,14 @@ from collections.abc import Callable
 
 import click
 import torch
+from torch import Tensor
 
 from kvfuzz.case import Case
 from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options, load
+from kvfuzz.loading import Options, as_factory, load
+from kvfuzz.noise import logits_noise
 from kvfuzz.rounds import drawn_cases
+from kvfuzz.run import Rows, run_uncached
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Subject
 from mutants.bench import judged
@@ -38,6 +44,11 @@ SEEDS = 5
 @click.option("--repeats", default=7, show_default=True)
 def main(subject: str, examples: int, repeats: int) -> None:
     torch.set_num_threads(1)
+    for dtype in ("float64", "float32"):
+        _floor("zoo:default", dtype, repeats)
+        _floor("zoo", dtype, repeats)
+        for batch in (2, 8):
+            _module_floor(dtype, batch, repeats)
     factory = load(subject)
     space = space_of(factory)
     built = [(factory.subject(case), case) for case in drawn_cases(space, 0, examples)]
@@ -49,6 +60,73 @@ def main(subject: str, examples: int, repeats: int) -> None:
     _print(f"fuzz {subject}, {examples} cases", fuzzing)
     for seed in range(SEEDS if subject.startswith("zoo") else 0):
         _score(subject, seed, repeats)
+
+
+def _floor(name: str, dtype: str, repeats: int) -> None:
+    """Of the registered decoder, on the cases of a hunt."""
+    factory = load(name, Options(dtype=dtype))
+    cases = drawn_cases(space_of(factory), 0, 50)
+    items = [(factory.subject(case), case.tokens) for case in cases]
+    _print(f"floor {name} {dtype}", _floor_ratios(items, dtype, repeats))
+
+
+def _module_floor(dtype: str, batch: int, repeats: int) -> None:
+    """Of a general torch module: what a subject's `model` is. Perturbing 3 million weights costs
+    the same whatever the tokens."""
+    subject = as_factory(Layers).build(0, dtype, {})
+    rows = torch.randint(
+        0, Layers.vocab_size, (batch, 64), generator=torch.Generator().manual_seed(0)
+    )
+    items = [(subject, tuple(map(tuple, rows.tolist())))]
+    _print(
+        f"floor torch module {dtype}, {batch} rows of 64 tokens",
+        _floor_ratios(items, dtype, repeats),
+    )
+
+
+def _floor_ratios(
+    items: list[tuple[Subject, Rows]], dtype: str, repeats: int
+) -> list[tuple[float, float]]:
+    kind = getattr(torch, dtype)
+    found = [run_uncached(subject, rows) for subject, rows in items]
+    return _ratios(
+        lambda: [
+            logits_noise(subject, rows, logits, kind)
+            for (subject, rows), logits in zip(items, found, strict=True)
+        ],
+        lambda: [run_uncached(subject, rows) for subject, rows in items],
+        repeats,
+    )
+
+
+class Layers:
+    """Torch's own layers; the cache, which is not measured here, holds the tokens."""
+
+    vocab_size, max_length = 64, 64
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True)
+        self.model = torch.nn.Sequential(
+            torch.nn.Embedding(64, 256),
+            torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+            torch.nn.Linear(256, 64),
+        ).eval()
+
+    def uncached(self, tokens: Tensor) -> Tensor:
+        embed, layers, readout = self.model
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(
+            tokens.shape[1], dtype=readout.weight.dtype
+        )
+        logits: Tensor = readout(layers(embed(tokens), mask=mask, is_causal=True))
+        return logits
+
+    def new_cache(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 0, dtype=torch.int64)
+
+    def cached(self, tokens: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        whole = torch.cat((cache, tokens), 1)
+        return self.uncached(whole)[:, -tokens.shape[1] :], whole
 
 
 def _score(subject: str, seed: int, repeats: int) -> None:

@@ -14,8 +14,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from kvfuzz.agreement import check as check
     from kvfuzz.assertions import assert_agrees as assert_agrees
+    from kvfuzz.calibrating import calibrate as calibrate
+    from kvfuzz.calibration import Calibration as Calibration
     from kvfuzz.case import Case as Case
     from kvfuzz.case import Step as Step
+    from kvfuzz.errors import Diverges as Diverges
     from kvfuzz.errors import Inconclusive as Inconclusive
     from kvfuzz.errors import InvalidCase as InvalidCase
     from kvfuzz.errors import InvalidCounterexample as InvalidCounterexample
@@ -35,9 +38,12 @@ if TYPE_CHECKING:
 # Found on first use, so that `import kvfuzz` costs neither torch nor Hypothesis.
 _HOMES = {
     "assert_agrees": "assertions",
+    "calibrate": "calibrating",
+    "Calibration": "calibration",
     "Case": "case",
     "Step": "case",
     "check": "agreement",
+    "Diverges": "errors",
     "Inconclusive": "errors",
     "InvalidCase": "errors",
     "InvalidCounterexample": "errors",

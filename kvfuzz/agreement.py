@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,65 +11,164 @@ from torch import Tensor
 from kvfuzz.case import Case
 from kvfuzz.compare import Comparison, compare, judge
 from kvfuzz.errors import InvalidSubject, one_line
-from kvfuzz.run import CachedPathRaised, run_cached, run_uncached, seeded
-from kvfuzz.subject import Subject, conforming, fitting
-from kvfuzz.tolerance import compute_dtype
+from kvfuzz.evidence import is_vacuous, lost_precision, rounded_to
+from kvfuzz.noise import Unmeasurable, logits_noise
+from kvfuzz.run import CachedPathRaised, Rows, run_cached, run_uncached, seeded
+from kvfuzz.subject import Subject, cache_dtype, conforming, fitting
+from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, declared, measured
+from kvfuzz.twin import InDouble
 from kvfuzz.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the uncached path says about a case: logits [batch, time, vocab], or the error it
-    raised. `prefixwise` when they come from one run per prefix."""
+    """What the uncached path says about a case: logits [batch, time, vocab] and how far from them
+    another honest path may be, or the error it raised. `prefixwise` when the logits come from one
+    run per prefix."""
 
-    logits: Tensor | None
+    logits: Tensor | None = None
+    tolerance: Tolerance | None = None
     error: Exception | None = None
     prefixwise: bool = False
 
 
-def check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
+def check(
+    subject: Subject,
+    case: Case,
+    name: str = "subject",
+    *,
+    leeway: float = 1.0,
+    trace: bool = True,
+    probe: bool = True,
+) -> Verdict:
     """Judge every position of every row of `case`, cached against uncached.
 
     The same case on the same subject gives the same verdict: torch's global generator, which a
     subject might draw from, is seeded by the case and left as it was. A path that raises alone is
-    a divergence, with the error; when both raise, the case is discarded. Raises InvalidCase if the
-    case does not fit the subject, InvalidSubject if the subject breaks the protocol; they call it
-    `name`.
+    a divergence, with the error; when both raise, the case is discarded, and so it is when one
+    raises in the float64 lane alone.
+
+    When the logits do not differ, two questions more are asked: does the cached path round to a
+    lower precision where the uncached one does not (`trace`), and would a corrupted cache have been
+    noticed (`probe`)? `leeway` is that of a calibration, and multiplies what is allowed outside
+    float64. Raises InvalidCase if the case does not fit the subject, InvalidSubject if the subject
+    breaks the protocol; they call it `name`.
     """
     fitting(conforming(subject, name), case, name)
     with seeded(case.seed):
-        expected = reference(subject, case, name)
+        expected = reference(subject, case, name, leeway)
         verdict = check_against(expected, subject, case, name)
-        if verdict.first is None or expected.prefixwise:
+        if verdict.first is not None and not expected.prefixwise:
+            verdict, expected = _held_to_the_prefix(verdict, expected, subject, case, name, leeway)
+        if verdict.first is not None:
+            verdict, expected = _held_to_its_islands(verdict, expected, subject, case, name, leeway)
+        if verdict.error is not None and isinstance(subject, InDouble):
+            own = check(subject.subject, case, name, trace=False, probe=False)
+            if own.error is None:
+                return Verdict("discarded", reason=f"not in float64: {verdict.error}")
+        if verdict.status not in ("agreed", "weak") or expected.logits is None:
             return verdict
-        # Before an accusation the uncached path is held to its definition, a run over the prefix
-        # alone, at the position that is accused.
-        assert expected.logits is not None
-        stop = verdict.first.position + 1
-        at_fault = expected.logits[:, stop - 1 : stop]
-        alone = _last_logits(subject, case, stop, name)
-        if isinstance(alone, Tensor) and _agree(alone, at_fault, subject):
-            return verdict
-        return check_against(_prefixwise(subject, case, name), subject, case, name)
+        computed = compute_dtype(expected.logits.dtype, subject)
+        lost = lost_precision(subject, case, computed) if trace else None
+        if lost is not None:
+            return replace(verdict, status="diverged", excess=torch.inf, precision=lost)
+        tolerance = _the(expected.tolerance)
+        if (
+            probe
+            and verdict.status == "agreed"
+            and is_vacuous(subject, case, expected.logits, tolerance)
+        ):
+            reason = "a corrupted cache would have given the same logits"
+            return replace(verdict, status="vacuous", reason=reason)
+        return verdict
 
 
-def reference(subject: Subject, case: Case, name: str = "subject") -> Reference:
-    """The uncached logits of every prefix of `case`.
+def _held_to_the_prefix(
+    verdict: Verdict, expected: Reference, subject: Subject, case: Case, name: str, leeway: float
+) -> tuple[Verdict, Reference]:
+    """Before an accusation the uncached path is held to its definition, a run over the prefix
+    alone, at the position that is accused."""
+    assert verdict.first is not None
+    assert expected.logits is not None
+    position = verdict.first.position
+    at_fault = expected.logits[:, position : position + 1]
+    alone = _last_logits(subject, case, position + 1, name)
+    tolerance = _the(expected.tolerance).between(position, position + 1)
+    if isinstance(alone, Tensor) and _agree(alone, at_fault, tolerance):
+        return verdict, expected
+    expected = _prefixwise(subject, case, name, expected.logits, leeway)
+    return check_against(expected, subject, case, name), expected
+
+
+def _held_to_its_islands(
+    verdict: Verdict, expected: Reference, subject: Subject, case: Case, name: str, leeway: float
+) -> tuple[Verdict, Reference]:
+    """Nor is a path accused of the rounding that both have: if the uncached one passes through a
+    coarser dtype than its own, the noise of that is what counts. Not in float64, where no subject
+    is put whose logits have passed through less."""
+    before = _the(expected.tolerance)
+    if before.dtype == torch.float64:
+        return verdict, expected
+    islands = [target for _, target in rounded_to(lambda: run_uncached(subject, case.tokens))]
+    if coarsest(before.dtype, *islands) == before.dtype:
+        return verdict, expected
+    whole = run_uncached(subject, case.tokens)
+    found = tolerance_for(subject, case.tokens, whole, expected.logits, leeway, islands)
+    expected = replace(expected, tolerance=found)
+    return check_against(expected, subject, case, name), expected
+
+
+def reference(
+    subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
+) -> Reference:
+    """The uncached logits of every prefix of `case`, and the tolerance for them.
 
     By the contract they come from one run per prefix. A causal decoder gives them all in one run
     over the whole rows; that this subject does is shown on the case itself, by a run over the
     first step's tokens alone. Where the two differ, every prefix is run.
     """
+    part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
     try:
         whole = run_uncached(subject, case.tokens, name)
-        part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
-        if part == 0 or _agree(run_uncached(subject, _prefix(case, part), name), whole, subject):
-            return Reference(whole)
+        alone = run_uncached(subject, _prefix(case, part), name) if part else whole
     except InvalidSubject:
         raise
     except Exception as error:
-        return Reference(None, error)
-    return _prefixwise(subject, case, name)
+        return Reference(error=error)
+    tolerance = tolerance_for(subject, case.tokens, whole, leeway=leeway)
+    if part == 0 or _agree(alone, whole[:, :part], tolerance.between(0, part)):
+        return Reference(whole, tolerance)
+    return _prefixwise(subject, case, name, whole, leeway)
+
+
+def tolerance_for(
+    subject: Subject,
+    tokens: Rows,
+    whole: Tensor,
+    logits: Tensor | None = None,
+    leeway: float = 1.0,
+    islands: Sequence[torch.dtype] = (),
+) -> Tolerance:
+    """How far from the uncached `logits` [batch, time, vocab] (default: `whole`) another honest
+    path may be. `whole` are those of one run over all of `tokens`, whose noise is measured.
+
+    `islands` are coarser dtypes that the uncached path is known to pass through. What a cache
+    loses that is declared to be lossy is part of the noise: the weights are perturbed
+    by the roundoff of its dtype. Falls back to a constant for a subject that cannot be measured.
+    """
+    logits = whole if logits is None else logits
+    stored = cache_dtype(subject)
+    declared_dtypes = (stored,) if stored else ()
+    dtype = coarsest(compute_dtype(whole.dtype, subject), *declared_dtypes, *islands)
+    bound = getattr(subject, "cache_bound", None)
+    if bound is not None:
+        return declared(logits, bound, dtype)
+    leeway = 1.0 if dtype == torch.float64 else leeway
+    try:
+        noise = logits_noise(subject, tokens, whole, dtype)
+    except Unmeasurable:
+        return constant(logits, getattr(subject, "width", None), dtype, leeway)
+    return measured(logits, noise, dtype, leeway)
 
 
 def check_against(
@@ -91,24 +191,27 @@ def check_against(
         assert expected.error is not None
         message = one_line(expected.error)
         return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
-    return judge(compare_paths(subject, logits, expected.logits), case, expected.prefixwise)
+    return judge(compare_paths(logits, expected), case, expected.prefixwise)
 
 
-def compare_paths(subject: Subject, cached: Tensor, uncached: Tensor) -> Comparison:
-    """Compare logits of two paths of `subject`, in the dtype and width that it computes in."""
-    dtype = compute_dtype(uncached.dtype, getattr(subject, "model", None))
-    return compare(cached, uncached, getattr(subject, "width", None), dtype)
+def compare_paths(logits: Tensor, expected: Reference) -> Comparison:
+    """Compare `logits` of another path with what was `expected`."""
+    assert expected.logits is not None
+    return compare(logits, expected.logits, _the(expected.tolerance))
 
 
-def _prefixwise(subject: Subject, case: Case, name: str) -> Reference:
-    """The last logits of one uncached run per prefix."""
+def _prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
+    """The last logits of one uncached run per prefix. Their noise is that of the `whole` run, whose
+    own error has no part in it."""
     last = []
     for stop in range(1, case.length + 1):
         logits = _last_logits(subject, case, stop, name)
         if isinstance(logits, Exception):
-            return Reference(None, logits, prefixwise=True)
+            return Reference(error=logits, prefixwise=True)
         last.append(logits)
-    return Reference(torch.cat(last, dim=1), prefixwise=True)
+    found = torch.cat(last, dim=1)
+    tolerance = tolerance_for(subject, case.tokens, whole, found, leeway)
+    return Reference(found, tolerance, prefixwise=True)
 
 
 def _last_logits(subject: Subject, case: Case, stop: int, name: str) -> Tensor | Exception:
@@ -122,9 +225,13 @@ def _last_logits(subject: Subject, case: Case, stop: int, name: str) -> Tensor |
         return error
 
 
-def _agree(part: Tensor, whole: Tensor, subject: Subject) -> bool:
-    comparison = compare_paths(subject, part, whole[:, : part.shape[1]])
-    return not bool(comparison.diverges.any())
+def _agree(part: Tensor, whole: Tensor, tolerance: Tolerance) -> bool:
+    return not bool(compare(part, whole, tolerance).diverges.any())
+
+
+def _the(tolerance: Tolerance | None) -> Tolerance:
+    assert tolerance is not None
+    return tolerance
 
 
 def _prefix(case: Case, stop: int) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The command line: `kvfuzz audit | fuzz | replay`, and what installed packages add.
+"""The command line: `kvfuzz audit | fuzz | replay | calibrate`, and what installed packages add.
 
 Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive.
 """
@@ -18,6 +18,7 @@ from kvfuzz.near import near
 from kvfuzz.options import (
     ENDINGS,
     Shard,
+    calibration_option,
     ended,
     examples_option,
     folder_option,
@@ -134,6 +135,7 @@ def audit(json_file: Path | None) -> int:
     help="Longest row to draw (default 20); go past a window that is longer.",
 )  # fmt: skip
 @subject_options
+@calibration_option
 @folder_option
 @json_option
 def fuzz(
@@ -148,6 +150,7 @@ def fuzz(
     dtype: str | None,
     attn: str | None,
     config_file: Path | None,
+    calibration_file: Path | None,
     folder: Path,
     json_file: Path | None,
 ) -> int:
@@ -155,6 +158,7 @@ def fuzz(
 
     What fails is shrunk, printed and written as a counterexample that `kvfuzz replay` accepts.
     """
+    from kvfuzz.calibrating import in_force
     from kvfuzz.files import check_writable, write_json
     from kvfuzz.hunt import EXAMPLES
     from kvfuzz.hunt import fuzz as hunt
@@ -165,6 +169,9 @@ def fuzz(
     check_writable(folder / "counterexample.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
+    options, unfit = in_force(subject, options, folder, calibration_file)
+    if unfit:
+        click.echo(f"kvfuzz: {unfit}", err=True)
     total = examples or (None if seconds else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
         found = hunt(
@@ -184,6 +191,48 @@ def fuzz(
     if json_file:
         write_json(json_file, found.to_json())
     return EXIT_CODES[found.verdict]
+
+
+@cli.command()
+@click.argument("subject")
+@examples_option("default 100")
+@seed_option
+@subject_options
+@folder_option
+@click.option(
+    "--out", "out", type=click.Path(path_type=Path), metavar="FILE",
+    help="Where to write the calibration (default: where fuzz and score look in the folder).",
+)  # fmt: skip
+def calibrate(
+    subject: str,
+    examples: int | None,
+    seed: int | None,
+    device: str,
+    dtype: str | None,
+    attn: str | None,
+    config_file: Path | None,
+    folder: Path,
+    out: Path | None,
+) -> int:
+    """Measure what clean cases of SUBJECT come to on this machine, and keep it.
+
+    For a subject that is known to be right: refused if it diverges in float64. `kvfuzz fuzz` and
+    `kvfuzz score` use the file, and cite it.
+    """
+    from kvfuzz.calibrating import calibrate as measure
+    from kvfuzz.calibrating import default_path
+    from kvfuzz.files import check_writable, write_json
+    from kvfuzz.report.text import calibration_text
+
+    path = out or default_path(folder, subject)
+    check_writable(path)
+    prepare_torch()
+    options = options_of(device, dtype, attn, config_file)
+    with progress_bar(f"calibrating {subject}", None) as update:
+        found = measure(subject, examples=examples, seed=seed, options=options, progress=update)
+    write_json(path, found.to_json())
+    click.echo(calibration_text(found, path))
+    return 0
 
 
 @cli.command()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kvfuzz.case import Case
-from kvfuzz.tolerance import allowed
-from kvfuzz.verdict import Difference, Verdict
+from kvfuzz.tolerance import Tolerance
+from kvfuzz.verdict import Difference, Impact, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two paths' values [batch, time, features], and per position [batch, time]: the feature
     `worst` whose difference is the largest multiple of what it is allowed, that `difference`, what
-    is `allowed` to it as a result of `dtype`, and whether the position is `undefined`, NaN in both
+    is `allowed` to it by `tolerance`, and whether the position is `undefined`, NaN in both
     paths."""
 
     cached: Tensor
@@ -25,7 +26,7 @@ class Comparison:
     difference: Tensor
     allowed: Tensor
     undefined: Tensor
-    dtype: torch.dtype
+    tolerance: Tolerance
 
     @property
     def excess(self) -> Tensor:
@@ -38,11 +39,8 @@ class Comparison:
         return self.excess > 1
 
 
-def compare(
-    cached: Tensor, uncached: Tensor, width: int | None, dtype: torch.dtype | None = None
-) -> Comparison:
-    """Compare `cached` with `uncached`, both [batch, time, features], as results of computing in
-    `dtype` (default: that of `uncached`) with a residual stream of `width`.
+def compare(cached: Tensor, uncached: Tensor, tolerance: Tolerance) -> Comparison:
+    """Compare `cached` with `uncached`, both [batch, time, features], within `tolerance`.
 
     Equal infinities are equal (a model may mask vocabulary entries). An entry that is finite in
     one path only differs by inf. A position with an entry that is NaN in both is undefined.
@@ -51,46 +49,78 @@ def compare(
     both_nan = a.isnan() & b.isnan()
     entries = (a - b).abs().masked_fill((a == b) | both_nan, 0.0)
     entries = entries.masked_fill(entries.isnan(), torch.inf)
-    bounds = allowed(uncached, width, dtype)
-    worst = _ratio(entries, bounds).argmax(-1)  # [batch, time]
-    difference, bound = (t.gather(-1, worst[..., None])[..., 0] for t in (entries, bounds))
-    undefined = both_nan.any(-1) & (difference <= bound)
-    return Comparison(
-        cached, uncached, worst, difference, bound, undefined, dtype or uncached.dtype
+    worst = _ratio(entries, tolerance.allowed).argmax(-1)  # [batch, time]
+    difference, bound = (
+        t.gather(-1, worst[..., None])[..., 0] for t in (entries, tolerance.allowed)
     )
+    undefined = both_nan.any(-1) & (difference <= bound)
+    return Comparison(cached, uncached, worst, difference, bound, undefined, tolerance)
 
 
 def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
-    """difference / allowed, and 0 where there is no difference, whatever is allowed."""
-    return (difference / allowed).masked_fill(difference == 0, 0.0)
+    """difference / allowed, and 0 where there is no difference, inf where there is an infinite
+    one, whatever is allowed."""
+    ratio = (difference / allowed).masked_fill(difference == 0, 0.0)
+    return ratio.masked_fill(difference == torch.inf, torch.inf)
 
 
 def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
     """The verdict on a case whose cached and uncached logits were compared."""
-    rows = int((~comparison.undefined).sum())
-    dtype = str(comparison.dtype).removeprefix("torch.")
-    diverges = comparison.diverges
-    if bool(diverges.any()):
+    tolerance = comparison.tolerance
+    weak = tolerance.weak & ~comparison.undefined
+    excess = comparison.excess
+    evidence: dict[str, Any] = {
+        "rows": int((~comparison.undefined & ~weak).sum()),
+        "weak_rows": int(weak.sum()),
+        "excess": float(excess.max()),
+        "worst": divmod(int(excess.argmax()), excess.shape[1]),
+        "dtype": str(tolerance.dtype).removeprefix("torch."),
+        "basis": tolerance.basis,
+        "prefixwise": prefixwise,
+    }
+    if bool(comparison.diverges.any()):
         return Verdict(
             "diverged",
-            rows=rows,
-            excess=float(comparison.excess.max()),
-            dtype=dtype,
+            **evidence,
             first=_first(comparison, case),
-            prefixwise=prefixwise,
+            impact=_impact(comparison),
             differences=_nested(comparison.difference),
             allowed=_nested(comparison.allowed),
         )
+    nothing = None
     if bool(comparison.undefined.any()):
-        return Verdict("discarded", dtype=dtype, reason="both paths gave NaN")
-    if not bool(comparison.uncached.any()):
-        return Verdict("discarded", dtype=dtype, reason="all logits of both paths are zero")
-    return Verdict(
-        "agreed",
-        rows=rows,
-        excess=float(comparison.excess.max()),
-        dtype=dtype,
-        prefixwise=prefixwise,
+        nothing = "both paths gave NaN"
+    elif not bool(comparison.uncached.any()):
+        nothing = "all logits of both paths are zero"
+    if nothing:
+        return Verdict("discarded", dtype=evidence["dtype"], reason=nothing)
+    if not evidence["rows"]:
+        return Verdict(
+            "weak",
+            **evidence,
+            reason=f"rounding in {evidence['dtype']} moves every logit by too much to tell",
+        )
+    return Verdict("agreed", **evidence)
+
+
+def _impact(comparison: Comparison) -> Impact:
+    """What the difference does to predictions, at the positions that are finite in both paths."""
+    a, b = comparison.cached.double(), comparison.uncached.double()
+    usable = ~(a.isnan().any(-1) | b.isnan().any(-1) | (a == torch.inf).any(-1))
+    usable &= ~(b == torch.inf).any(-1)
+    a, b = a[usable], b[usable]  # [positions, vocab]
+    if not len(a):
+        return Impact(0, 0, None, None)
+    log_p, log_q = b.log_softmax(-1), a.log_softmax(-1)
+    terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
+    finite = a.isfinite() & b.isfinite()
+    change = (a - b).masked_fill(~finite, 0.0).norm()
+    size = b.masked_fill(~finite, 0.0).norm()
+    return Impact(
+        positions=len(a),
+        argmax_flips=int((a.argmax(-1) != b.argmax(-1)).sum()),
+        kl=float(terms.sum(-1).clamp_min(0).max()),
+        relative_l2=float(change / size) if float(size) else None,
     )
 
 

@@ -66,7 +66,7 @@ def counterexample(
 
 def environment_of(device: str) -> dict[str, Any]:
     """What a result depends on beside the case: versions (Hypothesis turns seeds into cases),
-    thread count, device."""
+    thread count, device, and the instructions or the chip that it computes with."""
     return {
         "kvfuzz": kvfuzz.__version__,
         "torch": torch.__version__,
@@ -75,7 +75,17 @@ def environment_of(device: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": device,
+        "backend": _backend(device),
     }
+
+
+def _backend(device: str) -> str:
+    """The kernels of `device`: they group sums, and so round, in their own ways."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        tf32 = "with TF32" if torch.backends.cuda.matmul.allow_tf32 else "without TF32"
+        return f"{torch.cuda.get_device_name(device)}, {tf32}"
+    return torch.backends.cpu.get_cpu_capability() if kind == "cpu" else kind
 
 
 def read(path: Path) -> Counterexample:

@@ -23,6 +23,12 @@ class InvalidCounterexample(KvfuzzError):
     """A counterexample file that cannot be read."""
 
 
+class Diverges(KvfuzzError):
+    """A subject that should be right, and is not."""
+
+    exit_code = 1
+
+
 class Inconclusive(KvfuzzError):
     """Nothing was compared, so there is no verdict to give."""
 

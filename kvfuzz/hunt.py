@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.explaining import Explanation, explain
 from kvfuzz.loading import Options, as_factory
 from kvfuzz.parallel import run_rounds_in_processes
-from kvfuzz.rounds import Failure, Plan, fresh_seed, run_rounds, shard_seed
+from kvfuzz.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Factory
 
@@ -23,33 +23,45 @@ EXAMPLES = 200
 
 @dataclass(frozen=True)
 class Hunt:
-    """`verdict` is agreed, diverged, or inconclusive when nothing was compared. `seed` gives the
-    same cases again, without a shard; `shard` is `K/N of seed S` where it was derived from S.
-    `rows` counts compared positions; `worst_excess` is the largest |difference| / allowed;
-    `prefixwise` counts the cases whose uncached logits depended on later tokens or on the length;
-    `reasons` says why cases were discarded."""
+    """`verdict` is agreed, diverged, or inconclusive when no case that read its cache agreed.
+    `seed` gives the same cases again, without a shard; `shard` is `K/N of seed S` where it was
+    derived from S.
+
+    `rows` counts compared positions and `weak_rows` those that rounding hides; the other counts are
+    of `cases`: `read` agreed and read their cache, and those that are `discarded`, `weak` or
+    `vacuous`, for the `reasons` given, were drawn again. `prefixwise` counts the cases whose
+    uncached logits depended on later tokens or on the length. `worst_excess` is the largest
+    |difference| / allowed, `bases` where the allowed came from, and `calibration` the file of the
+    calibration in force.
+    """
 
     verdict: str
     subject: str
     seed: int
+    seconds: float
     cases: int
     rows: int
+    weak_rows: int
     discarded: int
+    weak: int
+    vacuous: int
+    read: int
     prefixwise: int
     worst_excess: float
-    seconds: float
-    shard: str | None = None
     reasons: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
     failure: Failure | None = None
+    shard: str | None = None
+    calibration: str | None = None
     explanation: Explanation | None = None
     counterexample: Counterexample | None = None
     path: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        names = "verdict subject seed shard cases rows discarded reasons prefixwise worst_excess"
+        plain = "verdict subject seed shard calibration"
         found = self.counterexample.to_json() if self.counterexample else None
         return {
-            **{name: getattr(self, name) for name in names.split()},
+            **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
             "seconds": round(self.seconds, 3),
             "paths": self.explanation.paths if self.explanation else None,
             "counterexample": str(self.path) if self.path else None,
@@ -57,6 +69,9 @@ class Hunt:
             "notes": list(self.explanation.notes) if self.explanation else [],
             "found": found,
         }
+
+
+COUNTS = tuple(field.name for field in fields(Tally) if field.name != "failure")
 
 
 def fuzz(
@@ -105,27 +120,20 @@ def fuzz(
     else:
         tally = run_rounds_in_processes(plan, workers, progress)
     hunt = Hunt(
-        "diverged" if tally.failure else "agreed" if tally.rows else "inconclusive",
+        "diverged" if tally.failure else "agreed" if tally.read else "inconclusive",
         factory.name,
         plan.seed,
-        tally.cases,
-        tally.rows,
-        tally.discarded,
-        tally.prefixwise,
-        tally.worst_excess,
         time.time() - started,
-        f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
-        tally.reasons,
+        **{field.name: getattr(tally, field.name) for field in fields(Tally)},
+        shard=f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
+        calibration=options.calibration.path if options.calibration else None,
     )
-    return _explained(
-        hunt, factory, tally.failure, options.device, Path(folder) if folder else None
-    )
+    return _explained(hunt, factory, options.device, Path(folder) if folder else None)
 
 
-def _explained(
-    hunt: Hunt, factory: Factory, failure: Failure | None, device: str, folder: Path | None
-) -> Hunt:
+def _explained(hunt: Hunt, factory: Factory, device: str, folder: Path | None) -> Hunt:
     """`hunt` with its failure explained, and written into `folder`."""
+    failure = hunt.failure
     if failure is None:
         return hunt
     explanation = explain(factory, failure.case, failure.verdict)
@@ -134,7 +142,7 @@ def _explained(
     located = explanation.located.to_json() if explanation.located else None
     found = counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(folder) if folder is not None else None
-    return replace(hunt, failure=failure, explanation=explanation, counterexample=found, path=path)
+    return replace(hunt, explanation=explanation, counterexample=found, path=path)
 
 
 def _folder_name(subject: str) -> str:

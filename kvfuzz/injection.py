@@ -61,8 +61,9 @@ class Faulty:
         made = self.fault(*(getattr(module, name) for module, name in self.places))
         functions = made if isinstance(made, tuple) else (made,)
         if len(functions) != len(self.places) or not all(map(callable, functions)):
+            name = getattr(self.fault, "__name__", self.fault)
             raise InvalidSubject(
-                f"the fault {self.fault.__name__} should return {len(self.places)} functions, "
+                f"the fault {name} should return {len(self.places)} functions, "
                 f"one for each target, got {made!r}"
             )
         return tuple(map(self._counted, functions))

@@ -17,6 +17,7 @@ from kvfuzz.injection import Fault, Faulty
 from kvfuzz.locating import Divergence, locate
 from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
 from kvfuzz.subject import Subject
+from kvfuzz.tolerance import constant
 
 Pattern = tuple[int, ...]
 
@@ -122,7 +123,8 @@ def position_differences(
         cached = run_cached(subject, case.tokens, case.steps())
     except CachedPathRaised:
         return torch.full((len(tokens),), math.inf, dtype=torch.float64)
-    compared = compare(cached, uncached, getattr(subject, "width", None))
+    tolerance = constant(uncached, getattr(subject, "width", None), uncached.dtype)
+    compared = compare(cached, uncached, tolerance)
     nothing = compared.undefined | ~uncached.any(-1)  # [batch, time]
     return compared.difference.masked_fill(nothing & (compared.difference == 0), math.nan)[0]
 

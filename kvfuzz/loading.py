@@ -22,13 +22,17 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from kvfuzz.calibration import Calibration
 from kvfuzz.case import DTYPES, Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, one_line
+from kvfuzz.evidence import rounded_to
 from kvfuzz.near import near
-from kvfuzz.run import run_uncached, seeded
+from kvfuzz.run import run_cached, run_uncached, seeded
 from kvfuzz.subject import Factory, conforming, device_of
 from kvfuzz.tolerance import compute_dtype
+from kvfuzz.twin import InDouble, perturbing, twin_of, weights_of
 
 SCHEMES = {
     "zoo": "kvfuzz.zoo.presets:factory",
@@ -38,11 +42,17 @@ SCHEMES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the user fixes for every case: where, in what dtype (None: drawn), and settings."""
+    """What the user fixes for every case: where, in what dtype (None: drawn), settings, and the
+    calibration of the subject, if there is one."""
 
     device: str = "cpu"
     dtype: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def leeway(self, dtype: str) -> float:
+        """What multiplies the allowed difference in `dtype`, by the calibration in force."""
+        return self.calibration.leeway(dtype) if self.calibration else 1.0
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -115,9 +125,11 @@ def _of_subject(subject: Any, name: str, options: Options) -> Factory:
     if options.config:
         field_name = next(iter(options.config))
         raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
-    placed = _placed(subject, name, options.dtype, options.device)
-    native = _dtype_of(placed, name)
-    return Factory(name, lambda *_: placed, (native,), seeded=False)
+
+    def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
+        return _placed(subject, name, dtype or None, options.device)
+
+    return Factory(name, build, _lanes(build, {}, name, options), seeded=False)
 
 
 def _of_callable(call: Any, name: str, options: Options) -> Factory:
@@ -133,26 +145,86 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
     choices = {word: values for word, values in offered.items() if word not in options.config}
     asked = getattr(torch, options.dtype) if options.dtype else None
 
-    def build(seed: int, _dtype: str, config: Mapping[str, Any]) -> Any:
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
         # Given where it was asked for: a default of the factory's own is a setting of the user's.
-        built_in = {"seed": seed, "dtype": asked, "device": options.device}
+        # But in the float64 lane it is built in float64, if it can be.
+        wanted = torch.float64 if dtype == "float64" else asked
+        built_in = {"seed": seed, "dtype": wanted, "device": options.device}
         given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
         # Weights that are not drawn by `seed` come from torch's global generator.
         with seeded(seed):
             subject = conforming(call(**given, **config), name)
-        dtype = None if "dtype" in given else options.dtype
-        return _placed(subject, name, dtype, None if "device" in given else options.device)
+        where = None if "device" in given else options.device
+        return _placed(subject, name, dtype or options.dtype, where)
 
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
     try:
-        native = _dtype_of(build(0, "", first), name)
+        lanes = _lanes(build, first, name, options)
     except KvfuzzError:
         raise
     except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
-    return Factory(
-        name, build, (native,), choices, dict(options.config), seeded="seed" in parameters
-    )
+    return Factory(name, build, lanes, choices, dict(options.config), seeded="seed" in parameters)
+
+
+def _lanes(
+    build: Callable[[int, str, Mapping[str, Any]], Any],
+    config: Mapping[str, Any],
+    name: str,
+    options: Options,
+) -> tuple[str, ...]:
+    """The dtypes that the subjects of `build` are run in: the one asked for, or their own and, if
+    they run in it, float64."""
+    own = _dtype_of(build(0, options.dtype or "", config), name)
+    if options.dtype is not None or own == "float64":
+        return (own,)
+    try:
+        return (own, "float64") if _is_pure(build(0, "float64", config)) else (own,)
+    except (Exception, SystemExit):
+        return (own,)
+
+
+_TOKEN = ((0,),)
+
+
+def _is_pure(subject: Any) -> bool:
+    """Whether `subject` computes in float64 and in nothing less: where it does not, its rounding
+    would look like a fault of the cache.
+
+    Its logits are float64, and the uncached ones follow two perturbations of its weights, one far
+    below the roundoff of float32 and one above it, in proportion: an island of lower precision
+    swallows the first. Nor does the cached path cast to the subject's own dtype, which is no loss
+    there. All this over a few tokens.
+    """
+    if not weights_of(subject):
+        return False
+    length, vocab_size = min(3, subject.max_length or 3), subject.vocab_size
+    rows = tuple(tuple(t % vocab_size for t in row[:length]) for row in ((1, 2, 3), (3, 0, 1)))
+    case = Case(rows, (2, 1) if length == 3 else (1,) * length)
+    again: list[Tensor] = []
+    with seeded(0):
+        uncached = run_uncached(subject, case.tokens)
+        cached = run_cached(subject, case.tokens, case.steps())
+        losses = rounded_to(lambda: again.append(run_cached(subject, case.tokens, case.steps())))
+        twin = twin_of(subject)
+        moved = []
+        with twin.running(), perturbing(twin.weights) as perturb:
+            for size in (2.0**-34, 2.0**-20):
+                perturb(size, 0)
+                moved.append((run_uncached(subject, case.tokens) - uncached) / size)
+    if not uncached.dtype == cached.dtype == torch.float64:
+        return False
+    # A legacy constructor makes another dtype while it is watched.
+    if any(target in twin.native | {torch.float32} for _, target in losses) or not torch.equal(
+        again[0], cached
+    ):
+        return False
+    small, large = moved
+    return bool((small - large).norm() <= PROPORTIONAL * large.norm()) and bool(large.any())
+
+
+PROPORTIONAL = 1e-3
+"""How far from proportional the response to two perturbations may be, as a share of it."""
 
 
 def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
@@ -172,36 +244,54 @@ def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
-    """`subject` with its `model` in `dtype` on `device`, where that is another than it has."""
+    """`subject` in `dtype` on `device`, where that is another than it has.
+
+    In float64 what it holds stays as it is, and its float64 twin is run. Raises UsageError if it
+    cannot be moved.
+    """
     wanted = torch.device(device) if device else None
     moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
     casts = dtype is not None and _dtype_of(subject, name) != dtype
-    if not casts and not moves:
-        return subject
     model = getattr(subject, "model", None)
-    if isinstance(model, torch.nn.Module):
+    if moves or (casts and dtype != "float64"):
+        if not isinstance(model, torch.nn.Module):
+            raise _immovable(name, dtype if casts else device, "dtype" if casts else "device")
         model.to(
             device=wanted if moves else None,
-            dtype=getattr(torch, dtype) if casts and dtype else None,
+            dtype=getattr(torch, dtype) if casts and dtype and dtype != "float64" else None,
         )
+    if not casts or dtype != "float64":
         return subject
-    raise UsageError(
-        f"{name} cannot be put in {dtype if casts else device}: it exposes no torch module as "
-        f"`model`, and its factory takes no argument `{'dtype' if casts else 'device'}`"
+    twin = InDouble(subject)
+    if _dtype_of_logits(twin, name) not in (torch.float64, None):
+        raise _immovable(name, dtype, "dtype")
+    return twin
+
+
+def _immovable(name: str, where: str | None, argument: str) -> UsageError:
+    return UsageError(
+        f"{name} cannot be put in {where}: it exposes no torch module as `model`, and its factory "
+        f"takes no argument `{argument}`"
     )
 
 
 def _dtype_of(subject: Any, name: str) -> str:
     """The dtype that `subject` computes in, read off one uncached call and its model; float32 for
     one that refuses that call, which is for the cases to tell."""
+    logits = _dtype_of_logits(subject, name)
+    if logits is None:
+        return "float32"
+    return str(compute_dtype(logits, subject)).removeprefix("torch.")
+
+
+def _dtype_of_logits(subject: Any, name: str) -> torch.dtype | None:
+    """None if the call raises."""
     try:
-        logits = run_uncached(subject, Case(((0,),), (1,)).tokens, name)
+        return run_uncached(subject, _TOKEN, name).dtype
     except InvalidSubject:
         raise
     except Exception:
-        return "float32"
-    dtype = compute_dtype(logits.dtype, getattr(subject, "model", None))
-    return str(dtype).removeprefix("torch.")
+        return None
 
 
 def _attribute(name: str, head: str, rest: str) -> Any:

@@ -21,9 +21,11 @@ from torch import Tensor
 
 from kvfuzz.case import Case, Step
 from kvfuzz.compare import Comparison, compare
+from kvfuzz.noise import Unmeasurable, states_noise
 from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
 from kvfuzz.sites import Site
 from kvfuzz.subject import Factory, Subject
+from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,8 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
     """Every site of every step of the cached run beside the same positions uncached."""
     if not can_trace(subject):
         return
-    whole = Trace()
-    with subject.trace(whole):  # type: ignore[attr-defined]
-        run_uncached(subject, case.tokens)
-    width = getattr(subject, "width", None)
+    whole = _whole(subject, case)
+    tolerances = _tolerances(subject, case, whole)
     for step, trace in zip(case.steps(), _traced_steps(subject, case), strict=False):
         for site in sorted(trace.states, key=lambda site: site.order):
             start = 0 if site.kind == "cache" else step.start
@@ -188,13 +188,51 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
             held = min(state.shape[1] for state in trace.states[site])
             both = min(held, due)
             parts = [
-                compare(actual[:, :both], expected[:, start : start + both], width)
-                for actual, expected in zip(trace.states[site], whole.states[site], strict=True)
+                compare(
+                    actual[:, :both],
+                    expected[:, start : start + both],
+                    tolerance.between(start, start + both),
+                )
+                for actual, expected, tolerance in zip(
+                    trace.states[site], whole.states[site], tolerances[site], strict=True
+                )
             ]
             excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
             missing = f"holds {held} of the {due} positions due" if held < due else None
             missing = f"holds {held} positions, {due} are due" if held > due else missing
             yield _Compared(step, site, trace.sources[site], start, parts, excess, missing)
+
+
+def _whole(subject: Subject, case: Case) -> Trace:
+    """The states of one uncached run over the rows of `case`."""
+    whole = Trace()
+    with subject.trace(whole):  # type: ignore[attr-defined]
+        run_uncached(subject, case.tokens)
+    return whole
+
+
+def _tolerances(subject: Subject, case: Case, whole: Trace) -> dict[Site, list[Tolerance]]:
+    """How far from each state of the uncached run another honest path may be."""
+    places = [(site, part) for site, states in whole.states.items() for part in range(len(states))]
+    states = [whole.states[site][part] for site, part in places]
+
+    def again() -> list[Tensor]:
+        trace = _whole(subject, case)
+        return [trace.states[site][part].double() for site, part in places]
+
+    dtype = compute_dtype(states[-1].dtype, subject)
+    found: dict[Site, list[Tolerance]] = {site: [] for site in whole.states}
+    try:
+        noises: Sequence[Tensor | None] = states_noise(subject, again, states, dtype)
+    except Unmeasurable:
+        noises = [None] * len(states)
+    for (site, _), state, noise in zip(places, states, noises, strict=True):
+        if noise is None:
+            width = getattr(subject, "width", None)
+            found[site].append(constant(state, width, state.dtype))
+        else:
+            found[site].append(measured(state, noise, coarsest(state.dtype, dtype)))
+    return found
 
 
 def _traced_steps(subject: Subject, case: Case) -> list[Trace]:

@@ -84,6 +84,12 @@ folder_option = click.option(
 )  # fmt: skip
 
 
+calibration_option = click.option(
+    "--calibration", "calibration_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="A file of `kvfuzz calibrate` (default: the one in the folder, if it fits).",
+)  # fmt: skip
+
+
 def examples_option(default: str) -> Callable[[F], F]:
     """`--examples N`, where `default` says what happens without."""
     return click.option(

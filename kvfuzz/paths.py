@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvfuzz.agreement import compare_paths, reference
 from kvfuzz.case import Case, Step
+from kvfuzz.compare import compare
 from kvfuzz.run import CachedPathRaised, run_cached
 from kvfuzz.subject import Subject
 
@@ -18,15 +19,16 @@ def which_agree(subject: Subject, case: Case) -> str | None:
     if len(case.schedule) == 1:
         return None
     expected = reference(subject, case)
-    if expected.logits is None:
+    tolerance = expected.tolerance
+    if tolerance is None:
         return None
     try:
         stepwise = run_cached(subject, case.tokens, case.steps())
         at_once = run_cached(subject, case.tokens, [Step(0, 0, case.length)])
     except CachedPathRaised:
         return None
-    with_uncached = not bool(compare_paths(subject, at_once, expected.logits).diverges.any())
-    with_stepwise = not bool(compare_paths(subject, at_once, stepwise).diverges.any())
+    with_uncached = not bool(compare_paths(at_once, expected).diverges.any())
+    with_stepwise = not bool(compare(at_once, stepwise, tolerance).diverges.any())
     if with_uncached:
         return "cached in one call agrees with uncached: suspect what the later steps do"
     if with_stepwise:

@@ -7,6 +7,7 @@ pytest --pyargs mutants.suite -n auto --junitxml score.xml
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,10 +99,14 @@ def kvfuzz_examples(request: pytest.FixtureRequest) -> int | None:
 
 @pytest.fixture(scope="session")
 def kvfuzz_options(request: pytest.FixtureRequest) -> Options:
-    """How the subject is built; torch is put on one thread, as every worker should be."""
+    """How the subject is built, and its calibration, if there is one in `.kvfuzz`; torch is put on
+    one thread, as every worker should be."""
     import torch
 
+    from kvfuzz.calibrating import in_force
     from kvfuzz.loading import Options
 
     torch.set_num_threads(1)
-    return Options(request.config.option.kvfuzz_device, request.config.option.kvfuzz_dtype)
+    option = request.config.option
+    options = Options(option.kvfuzz_device, option.kvfuzz_dtype)
+    return in_force(option.kvfuzz_subject, options, Path(".kvfuzz"), None)[0]

@@ -10,23 +10,30 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from hypothesis.errors import Flaky
+from hypothesis.errors import Flaky, Unsatisfiable
+from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.loading import Options
-from kvfuzz.strategies import Space, cases
+from kvfuzz.strategies import Balance, Space, cases
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 
 ROUND = 50
+# A hunt begins with short rounds, which several processes can share, and goes on with long ones,
+# in which climbing the excess pays.
+SHORT_ROUNDS = 4
+TARGETED = 200
 MOST_REASONS = 3
 
 
@@ -41,24 +48,48 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What the cases of a round came to, counted until the first one that diverged."""
+    """What the cases of a round came to, counted until the first one that diverged.
+
+    `rows` and `weak_rows` count positions; `discarded`, `weak`, `vacuous` and `prefixwise` cases.
+    `read` counts those that agreed and read their cache, which only a second step does: they are
+    the evidence.
+    """
 
     cases: int = 0
     rows: int = 0
+    weak_rows: int = 0
     discarded: int = 0
+    weak: int = 0
+    vacuous: int = 0
+    read: int = 0
     prefixwise: int = 0
     worst_excess: float = 0.0
     reasons: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
     failure: Failure | None = None
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, case: Case, verdict: Verdict) -> None:
+        agreed = verdict.status == "agreed"
         self.cases += 1
-        self.rows += verdict.rows
+        self.rows += verdict.rows if agreed or verdict.diverged else 0
+        self.weak_rows += verdict.weak_rows
         self.discarded += verdict.status == "discarded"
+        self.weak += verdict.status == "weak"
+        self.vacuous += verdict.status == "vacuous"
+        self.read += agreed and len(case.schedule) > 1
         self.prefixwise += verdict.prefixwise
         self.worst_excess = max(self.worst_excess, verdict.excess)
-        if verdict.reason and verdict.reason not in self.reasons:
-            self.reasons = (*self.reasons, verdict.reason)[:MOST_REASONS]
+        self.reasons = _with(self.reasons, verdict.reason)[:MOST_REASONS]
+        self.bases = _with(self.bases, verdict.basis)
+
+
+def _with(words: tuple[str, ...], word: str | None) -> tuple[str, ...]:
+    return words if word is None or word in words else (*words, word)
+
+
+def _start(index: int) -> int:
+    """The number of cases in the rounds before round `index`."""
+    return ROUND * min(index, SHORT_ROUNDS) + TARGETED * max(0, index - SHORT_ROUNDS)
 
 
 class _Diverged(Exception):
@@ -94,10 +125,16 @@ class Plan:
     database: str | None = None
 
     def round_size(self, index: int) -> int:
-        """The number of cases of round `index`: ROUND, or what is left; 0 past the end."""
-        if self.examples is None:
-            return ROUND
-        return max(0, min(ROUND, self.examples - index * ROUND))
+        """The number of cases of round `index`, or what is left; 0 past the end."""
+        size = ROUND if index < SHORT_ROUNDS else TARGETED
+        return size if self.examples is None else max(0, min(size, self.examples - _start(index)))
+
+    def round_of(self, case: int) -> int:
+        """The round that holds the case number `case`."""
+        index = 0
+        while _start(index + 1) <= case:
+            index += 1
+        return index
 
     def round_seed(self, index: int) -> int:
         return derived_seed(self.seed, f"round {index}")
@@ -126,17 +163,27 @@ def run_round(
 ) -> Tally:
     """One round of `plan` on subjects of `factory`, up to the first failure."""
     tally = Tally()
+    traced: set[str] = set()
 
-    def examine(case: Case) -> None:
+    def examine(case: Case) -> Verdict | None:
         # At least one case is run, however late a worker begins.
         if tally.failure is None and tally.cases and plan.overdue:
-            return
+            return None
+        # Which dtypes a path computes in depends on its code and not on the tokens.
+        code = repr((case.dtype, sorted(case.config.items()), {s.kind for s in case.steps()}))
         try:
-            verdict = check(factory.subject(case), case, factory.name)
+            verdict = check(
+                factory.subject(case),
+                case,
+                factory.name,
+                leeway=plan.options.leeway(case.dtype),
+                trace=code not in traced,
+                probe=tally.failure is None,
+            )
         except KvfuzzError as error:
             raise _Refused(error) from error
         if tally.failure is None:
-            tally.add(verdict)
+            tally.add(case, verdict)
             if progress is not None:
                 progress(before + tally.cases)
         if verdict.error is not None and verdict.diverged:
@@ -145,6 +192,9 @@ def run_round(
         if verdict.diverged:
             tally.failure = tally.failure or Failure(case, verdict)
             raise _Diverged(case, verdict)
+        if verdict.status in ("agreed", "weak"):
+            traced.add(code)
+        return verdict
 
     try:
         drive(plan.space, plan.round_seed(index), plan.round_size(index), examine, plan.database)
@@ -162,16 +212,21 @@ def drive(
     space: Space,
     seed: int,
     examples: int,
-    examine: Callable[[Case], None],
+    examine: Callable[[Case], Verdict | None],
     database: str | None = None,
 ) -> None:
     """Call `examine` on `examples` cases of `space`, the same for the same `seed`. What it raises
     is shrunk and raised.
 
+    A case whose verdict is no evidence is drawn again, as often as there are examples. A run of
+    TARGETED examples or more climbs the excess of the verdicts: a fault too small for most cases is
+    then found in half as many.
+
     Every setting is stated: where Hypothesis sees CI, the profile that it loads there would decide
     what is not. The seed is stated too, and wins over a profile that derandomises.
     """
-    phases = [Phase.reuse, Phase.generate, Phase.shrink]
+    phases = [Phase.reuse, Phase.generate, Phase.target, Phase.shrink]
+    balance, spare, failed = Balance(space, examples), examples, False
 
     # Hypothesis' `seed` takes the database away, so the settings are put on top of it.
     @settings(
@@ -188,13 +243,50 @@ def drive(
     @hypothesis.seed(seed)
     @given(cases(space))
     def run(case: Case) -> None:
-        examine(case)
+        nonlocal spare, failed
+        # Shrinking may try whatever it likes.
+        if not failed and not balance.wants(case):
+            hypothesis.reject()
+        try:
+            verdict = examine(case)
+        except BaseException:
+            failed = True
+            raise
+        if verdict is None or failed:
+            return
+        if verdict.status != "agreed" and spare:
+            spare -= 1
+            hypothesis.reject()
+        if examples >= TARGETED:
+            hypothesis.target(verdict.excess)
 
-    run()
+    with suppress(Unsatisfiable), _without_constants():
+        run()
+
+
+@contextmanager
+def _without_constants() -> Iterator[None]:
+    """Inside, Hypothesis draws the same for the same seed in every process.
+
+    Otherwise it mixes in constants that it finds in the modules which happen to be loaded, the
+    subject's among them, so that a worker or another script would draw other cases. Where a release
+    of it has no such thing, there is nothing to take away.
+    """
+    provider: Any = HypothesisProvider
+    real = getattr(provider, "_maybe_draw_constant", None)
+    if real is None:
+        yield
+        return
+    provider._maybe_draw_constant = lambda *_args, **_kwargs: None
+    try:
+        yield
+    finally:
+        provider._maybe_draw_constant = real
 
 
 def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
-    """The `examples` cases that a clean hunt under `seed` examines, in order."""
+    """The `examples` cases that a hunt under `seed` examines, in order, if it has none to draw
+    again."""
     plan = Plan("", Options(), space, seed, examples, None)
     found: list[Case] = []
     index = 0
@@ -206,14 +298,13 @@ def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
 
 def merged(total: Tally, more: Tally) -> Tally:
     """Two tallies of consecutive rounds as one."""
+    counts = "cases rows weak_rows discarded weak vacuous read prefixwise"
     return Tally(
-        total.cases + more.cases,
-        total.rows + more.rows,
-        total.discarded + more.discarded,
-        total.prefixwise + more.prefixwise,
-        max(total.worst_excess, more.worst_excess),
-        tuple(dict.fromkeys((*total.reasons, *more.reasons)))[:MOST_REASONS],
-        total.failure or more.failure,
+        **{name: getattr(total, name) + getattr(more, name) for name in counts.split()},
+        worst_excess=max(total.worst_excess, more.worst_excess),
+        reasons=tuple(dict.fromkeys((*total.reasons, *more.reasons)))[:MOST_REASONS],
+        bases=tuple(dict.fromkeys((*total.bases, *more.bases))),
+        failure=total.failure or more.failure,
     )
 
 

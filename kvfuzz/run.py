@@ -39,7 +39,7 @@ def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tenso
     Raises InvalidSubject if they have another shape; whatever the subject raises passes through.
     """
     try:
-        logits = subject.uncached(_as_tensor(subject, tokens))
+        logits = subject.uncached(as_tensor(subject, tokens))
     except SystemExit as error:
         raise Exited(error) from error
     # A subject may answer with views of its own buffers, and overwrite them at the next call.
@@ -55,7 +55,7 @@ def run_cached(
     Raises CachedPathRaised at the step where the subject raised, and InvalidSubject if its
     logits have another shape or it does not return the pair (logits, cache).
     """
-    whole = _as_tensor(subject, tokens)
+    whole = as_tensor(subject, tokens)
     pieces = []
     cache: Any = None
     for step in steps:
@@ -91,7 +91,8 @@ def seeded(seed: int) -> Iterator[None]:
         torch.random.set_rng_state(state)
 
 
-def _as_tensor(subject: Subject, tokens: Rows) -> Tensor:
+def as_tensor(subject: Subject, tokens: Rows) -> Tensor:
+    """`tokens` as int64 [batch, time], where the subject wants them."""
     return torch.tensor([list(row) for row in tokens], dtype=torch.int64, device=device_of(subject))
 
 

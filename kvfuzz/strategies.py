@@ -20,6 +20,8 @@ LONGEST = 20
 MOST_ROWS = 4
 SMALL_CHUNK = 6
 MOST_SEEDS = 2**16
+# Cases are passed over at most this many times the number that is run.
+MOST_PASSED = 5
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,50 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         dtype=draw(st.sampled_from(space.dtypes)),
         config={**drawn, **space.fixed},
     )
+
+
+@dataclass
+class Balance:
+    """Keeps the cases that a run of `examples` draws from `space` balanced: independent draws leave
+    a setting out of a short run, and Hypothesis is fond of the smallest case.
+
+    `missing` are the settings that no case has had yet, `single` counts the cases of one call,
+    which read no cache, and `passed` those that were passed over.
+    """
+
+    space: Space
+    examples: int
+    missing: set[str] = field(init=False)
+    drawn: int = 0
+    single: int = 0
+    passed: int = 0
+
+    def __post_init__(self) -> None:
+        choices = {"dtype": self.space.dtypes, **self.space.choices}
+        self.missing = {repr(pair) for name in choices for pair in _pairs(name, choices[name])}
+
+    def wants(self, case: Case) -> bool:
+        """Whether `case` is one to run; if not, another should be drawn in its place.
+
+        The last two thirds of a run go to the settings that are missing, until none is. One case in
+        eight may be of a single call.
+        """
+        settings = {"dtype": case.dtype, **case.config}
+        new = self.missing & {repr(pair) for pair in settings.items()}
+        single = len(case.schedule) == 1
+        crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
+        idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
+        if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
+            self.passed += 1
+            return False
+        self.missing -= new
+        self.drawn += 1
+        self.single += single
+        return True
+
+
+def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return [(name, value) for value in values]
 
 
 def schedules(longest: int) -> st.SearchStrategy[tuple[int, ...]]:

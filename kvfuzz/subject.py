@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
+from kvfuzz.tolerance import ROUNDOFF
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 
@@ -25,8 +26,13 @@ class Subject(Protocol):
 
     Optional attributes that kvfuzz uses when they are there:
     `model`, the torch module behind both paths; `device`, where tokens are put; `width`, the
-    size of the residual stream (the tolerance of very narrow decoders is wider); `trace(record)`,
-    a context manager inside which both paths report their states (see `kvfuzz.locate`).
+    size of the residual stream (where noise cannot be measured, narrow decoders are allowed more);
+    `trace(record)`, a context manager inside which both paths report their states (see
+    `kvfuzz.locate`); `cache_dtype`, the dtype of a cache that rounds on purpose, and `cache_bound`,
+    how far that may move a logit, as a share of the position's largest;
+    `perturbed(tokens, size, draws)`, for a subject that can run many sets of weights at once: the
+    uncached float64 logits [draws, batch, time, vocab] of the weights as they are (for the draw
+    None) and of random perturbations of them by a relative `size` (see `kvfuzz.noise`).
     """
 
     vocab_size: int
@@ -107,8 +113,33 @@ def conforming(subject: Any, name: str) -> Subject:
     max_length = subject.max_length
     if max_length is not None and not _is_count(max_length):
         raise InvalidSubject(f"{name}.max_length should be positive or None, got {max_length!r}")
+    _check_cache(subject, name)
     found: Subject = subject
     return found
+
+
+def cache_dtype(subject: Any) -> torch.dtype | None:
+    """The dtype that `subject` says its cache rounds to; None if it says nothing."""
+    said = getattr(subject, "cache_dtype", None)
+    return getattr(torch, said, None) if isinstance(said, str) else said
+
+
+def _check_cache(subject: Any, name: str) -> None:
+    """Raise InvalidSubject if what `subject` says about its cache makes no sense."""
+    said = getattr(subject, "cache_dtype", None)
+    if said is not None and cache_dtype(subject) not in list(ROUNDOFF):
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ROUNDOFF)
+        raise InvalidSubject(f"{name}.cache_dtype should be one of {known}, got {said!r}")
+    bound = getattr(subject, "cache_bound", None)
+    if bound is None:
+        return
+    if said is None:
+        raise InvalidSubject(f"{name}.cache_bound needs a cache_dtype beside it")
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < 1:
+        raise InvalidSubject(
+            f"{name}.cache_bound should be a share of the largest logit between 0 and 1, "
+            f"got {bound!r}"
+        )
 
 
 def fitting(subject: Subject, case: Case, name: str) -> Subject:

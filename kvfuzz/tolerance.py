@@ -1,26 +1,55 @@
 """How far apart two honest paths may be.
 
-The two paths group floating-point operations differently, so their logits differ by rounding:
-by about eps times the row's scale, times a factor that depends on the model's conditioning. Here
-that factor is a constant per dtype and width, and the allowed difference of a position is
+The two paths group floating-point operations differently, so their logits differ by rounding, and
+how far rounding travels depends on the model and the prompt: over random decoders the honest
+difference, in units of eps x scale, ranges over four orders of magnitude. No constant fits that.
+So the noise of each case is measured (`kvfuzz.noise`), on the uncached path alone, and what is
+allowed at a position is
 
-    factor(dtype, width) x eps(dtype) x max |uncached logit| of that position.
+    kappa x (sqrt(noise x the largest noise of the case) + 2 x u x scale)
 
-The factors hold for weights of the scale that the strategies draw (0.7 to 2 times width^-1/2).
-For residual streams of at least 8 they are the worst of about 600 clean models times 3 or more:
-observed maxima of |difference| / (eps x scale) are 47 (float64), 44 (float32), 15.6 (bfloat16)
-and 41 (float16, at width 8 and scale 2). Normalising over fewer features is ill-conditioned, and
-over two or three it can turn rounding into anything; so narrower streams have factors of their
-own, measured by `benchmarks/narrow_tolerance.py`. docs/tolerance.md has the tables, and the
-detection that the wider factors cost.
+with u the unit roundoff of the dtype and scale the largest |uncached logit| there. The geometric
+mean keeps a position whose few samples happened to be small from being held to them, and keeps one
+ill-conditioned position from hiding the others.
+
+A subject whose noise cannot be measured is judged by a constant, FACTORS x eps x scale, which holds
+for weights of the scale that the strategies draw (0.7 to 2 times width^-1/2) and nowhere else.
+docs/tolerance.md has the measurements behind both.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-# (the least width that a factor holds for, the factors)
+Basis = Literal["measured", "constant", "declared"]
+"""Where a tolerance comes from: the noise of this case, a constant, or the subject's own word."""
+
+ROUNDOFF = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    # The dtypes that only a cache has. int8 is relative to the largest entry of what is scaled
+    # together, so that a typical entry loses more than half a step in 127.
+    torch.int8: 2.0**-7,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+COMPUTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+# The bound, in units of the floor, and half of it is the most that clean decoders may come to.
+KAPPA = {torch.float64: 8.0, torch.float32: 8.0}
+KAPPA_COARSE = 6.0
+
+WEAK = 0.3
+"""Where more than this share of the scale is allowed, agreement says nothing."""
+
+# The fallback: (the least width that a factor holds for, the factors).
 FACTORS = (
     (8, {"float64": 256.0, "float32": 256.0, "bfloat16": 64.0, "float16": 128.0}),
     (4, {"float64": 8192.0, "float32": 8192.0, "bfloat16": 512.0, "float16": 512.0}),
@@ -30,38 +59,121 @@ FACTORS = (
 # A logit that is an outlier is this large, and this many times the median of its position.
 OUTLIER = 1e4
 OUTLIER_RATIO = 1e3
-_KNOWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The `allowed` |difference| of each entry [batch, time, features] in float64; where that is so
+    much that it says nothing, `weak` [batch, time]; the `dtype` whose rounding it allows for; and
+    its `basis`."""
+
+    allowed: Tensor
+    weak: Tensor
+    dtype: torch.dtype
+    basis: Basis
+
+    def between(self, start: int, stop: int) -> Tolerance:
+        """The tolerance of the positions `start` to `stop` alone."""
+        return replace(self, allowed=self.allowed[:, start:stop], weak=self.weak[:, start:stop])
+
+
+def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Tolerance:
+    """The tolerance for `uncached` [batch, time, features] of a path whose `noise` [batch, time]
+    was measured for `dtype`. `leeway` multiplies the bound (see `kvfuzz.calibration`)."""
+    noise = noise.double()
+    finite = noise.isfinite()
+    largest = noise.masked_fill(~finite, 0.0).amax()
+    shares, scale = _shares(uncached)
+    floor = (noise * largest).sqrt().masked_fill(~finite, torch.inf)
+    floor = floor + 2 * ROUNDOFF[dtype] * scale
+    bound = kappa(dtype) * leeway * floor
+    return Tolerance(bound[..., None] * shares, bound > WEAK * scale, dtype, "measured")
+
+
+def constant(
+    uncached: Tensor, width: int | None, dtype: torch.dtype, leeway: float = 1.0
+) -> Tolerance:
+    """The tolerance for `uncached` [batch, time, features] of a path whose noise cannot be
+    measured, and whose residual stream has `width` features, if it tells."""
+    return _of_scale(uncached, leeway * factor(dtype, width) * epsilon(dtype), dtype, "constant")
+
+
+def declared(uncached: Tensor, bound: float, dtype: torch.dtype) -> Tolerance:
+    """The tolerance of a subject that says itself how far a lossy cache may move its logits: by
+    `bound` x scale."""
+    return _of_scale(uncached, bound, dtype, "declared")
+
+
+def kappa(dtype: torch.dtype) -> float:
+    """The bound in units of the floor."""
+    return KAPPA.get(dtype, KAPPA_COARSE)
+
+
+def epsilon(dtype: torch.dtype) -> float:
+    """The distance from 1 to the next number of `dtype`."""
+    return 2 * ROUNDOFF[dtype]
 
 
 def factor(dtype: torch.dtype, width: int | None) -> float:
-    """The multiple of eps x scale that is allowed. `width` is the size of the residual stream;
-    a subject that does not tell is taken to be wide."""
+    """The multiple of eps x scale that is allowed where no noise can be measured. `width` is the
+    size of the residual stream; a subject that does not tell is taken to be wide."""
     name = str(dtype).removeprefix("torch.")
-    return next(table[name] for least, table in FACTORS if width is None or width >= least)
+    return next(
+        # A dtype that only a cache has rounds as coarsely as the coarsest of these.
+        table.get(name, table["bfloat16"])
+        for least, table in FACTORS
+        if width is None or width >= least
+    )
 
 
-def allowed(uncached: Tensor, width: int | None, dtype: torch.dtype | None = None) -> Tensor:
-    """The allowed |difference| of each entry of `uncached` [batch, time, features], in float64,
-    for a model that computes in `dtype` (default: that of `uncached`).
-
-    It comes from the uncached path alone, so that a fault of the cached path cannot widen its own
-    tolerance. All entries of a position are allowed the same, but for outliers (see `OUTLIER`),
-    which a model writes over the entries of vocabulary that it masks: they do not count to the
-    scale, and are judged by their own size.
-    """
-    dtype = dtype or uncached.dtype
-    sizes = uncached.double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    typical = sizes.median(-1, keepdim=True).values
-    outlier = (sizes > OUTLIER) & (sizes > OUTLIER_RATIO * typical)
-    scale = sizes.masked_fill(outlier, 0.0).amax(-1, keepdim=True)
-    scales = torch.where(outlier, sizes, scale)
-    return factor(dtype, width) * torch.finfo(dtype).eps * scales
+def coarsest(*dtypes: torch.dtype) -> torch.dtype:
+    """The one of `dtypes` that rounds most."""
+    return max(dtypes, key=lambda dtype: ROUNDOFF.get(dtype, 0.0))
 
 
-def compute_dtype(logits: torch.dtype, model: object) -> torch.dtype:
-    """The coarsest of the dtypes that a subject's logits and its `model`'s parameters have: a
-    bfloat16 model whose logits are made float32 rounds as bfloat16 does."""
-    found = [logits]
+def compute_dtype(logits: torch.dtype, subject: object) -> torch.dtype:
+    """The dtype whose rounding the logits of `subject` show: the coarser of theirs and of the one
+    that most of its `model`'s parameters have, since a bfloat16 model whose logits are made float32
+    rounds as bfloat16 does. float64 for one that runs in its float64 twin, whatever it holds
+    outside."""
+    if getattr(getattr(subject, "twin", None), "always", None) is True:
+        return torch.float64
+    found = [dtype for dtype in (logits,) if dtype in COMPUTED]
+    model = getattr(subject, "model", None)
     if isinstance(model, torch.nn.Module):
-        found += [p.dtype for p in model.parameters() if p.is_floating_point()]
-    return max((d for d in found if d in _KNOWN), key=lambda d: torch.finfo(d).eps, default=logits)
+        counts = Counter[torch.dtype]()
+        for parameter in model.parameters():
+            if parameter.dtype in COMPUTED:
+                counts[parameter.dtype] += parameter.numel()
+        found += [dtype for dtype, _ in counts.most_common(1)]
+    return coarsest(*found) if found else logits
+
+
+def _of_scale(uncached: Tensor, bound: float, dtype: torch.dtype, basis: Basis) -> Tolerance:
+    shares, scale = _shares(uncached)
+    # What a subject declares, it answers for.
+    weak = (bound > WEAK) & (scale > 0) & torch.tensor(basis != "declared", device=scale.device)
+    return Tolerance((bound * scale)[..., None] * shares, weak, dtype, basis)
+
+
+def _shares(uncached: Tensor) -> tuple[Tensor, Tensor]:
+    """The size that counts for each entry as a multiple of its position's scale [batch, time,
+    features], and that scale [batch, time].
+
+    All entries of a position count the same, but for outliers (see OUTLIER), which a model writes
+    over the entries of vocabulary that it masks: they do not count to the scale, and are judged by
+    their own size.
+    """
+    sizes = uncached.double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    outlier = outliers(uncached)
+    scale = sizes.masked_fill(outlier, 0.0).amax(-1)
+    return torch.where(outlier, sizes / scale[..., None], 1.0), scale
+
+
+def outliers(uncached: Tensor) -> Tensor:
+    """Which entries of `uncached` [batch, time, features] are outliers."""
+    sizes = uncached.double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    large = sizes > OUTLIER
+    if not bool(large.any()):
+        return large
+    return large & (sizes > OUTLIER_RATIO * sizes.median(-1, keepdim=True).values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["agreed", "diverged", "discarded"]
+Status = Literal["agreed", "weak", "vacuous", "diverged", "discarded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,54 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`agreed`, `diverged`, or `discarded` (nothing could be compared), and the evidence.
+class Impact:
+    """What a divergence does to predictions; it is told beside the verdict and never decides it,
+    since these measures are blind to faults that logits show.
 
-    `rows` is the number of positions compared over all rows of the batch; `excess` the largest
-    |difference| / allowed, above 1 when diverged; `differences` and `allowed` hold each position's
-    largest |difference| and allowance, [batch][time]. `error` is what a path raised; `reason` says
-    why a case was discarded. `prefixwise` is true when the uncached path gave other logits for a
-    prefix alone than for the same prefix inside a longer run, so that one uncached run per prefix
-    was made and is what the cached path was judged against.
+    Of the `positions` that are finite in both paths: at how many the most likely token is another;
+    the largest KL divergence of the cached from the uncached prediction, in nats; and
+    |cached - uncached| / |uncached|, in the 2-norm over all logits.
+    """
+
+    positions: int
+    argmax_flips: int
+    kl: float | None
+    relative_l2: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found, and on what evidence. `status` is
+
+    - `agreed`: no difference beyond what rounding may do;
+    - `weak`: none either, but rounding may do so much that this says nothing;
+    - `vacuous`: agreed, but on a case that a corrupted cache would have passed as well;
+    - `diverged`;
+    - `discarded`: nothing could be compared.
+
+    `rows` is the number of positions compared over all rows of the batch, and `weak_rows` of those
+    that say nothing; `excess` the largest |difference| / allowed, above 1 when diverged; `basis`
+    where the allowed comes from (`measured`, `constant` or `declared`); `worst` the row and the
+    position of the largest excess; `differences` and `allowed` hold each position's largest
+    |difference| and allowance, [batch][time]. `error` is what a path
+    raised; `precision` what the cached path rounds and the uncached one does not; `reason` says why
+    a case is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other
+    logits for a prefix alone than for the same prefix inside a longer run, so that one uncached run
+    per prefix was made and is what the cached path was judged against.
     """
 
     status: Status
     rows: int = 0
+    weak_rows: int = 0
     excess: float = 0.0
     dtype: str | None = None
+    basis: str | None = None
+    worst: tuple[int, int] | None = None
     first: Difference | None = None
+    impact: Impact | None = None
     error: str | None = None
     error_step: int | None = None
+    precision: str | None = None
     reason: str | None = None
     prefixwise: bool = False
     differences: tuple[tuple[float, ...], ...] = ()

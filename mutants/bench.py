@@ -56,7 +56,8 @@ class Bench:
         if index not in self.ready:
             case = self.campaign.cases[index]
             subject = self.factory.subject(case)
-            self.ready[index] = Prepared(case, subject, reference(subject, case))
+            leeway = self.campaign.plan.options.leeway(case.dtype)
+            self.ready[index] = Prepared(case, subject, reference(subject, case, leeway=leeway))
         return self.ready[index]
 
 
@@ -157,7 +158,7 @@ def met_by(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, 
 
     Raises InvalidSubject if the fault cannot be put into the subject at all.
     """
-    faulty = mutant.into(item.subject)
+    faulty = mutant.into(item.subject, item.case.dtype)
     try:
         verdict = check_against(item.expected, faulty, item.case)
     except InvalidSubject as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kvfuzz.options import (
+    calibration_option,
     examples_option,
     folder_option,
     json_option,
@@ -42,6 +43,7 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
     metavar="SECONDS", help="A mutant that takes longer is timed out.",
 )  # fmt: skip
 @subject_options
+@calibration_option
 @folder_option
 @json_option
 @click.option(
@@ -64,6 +66,7 @@ def score(
     dtype: str | None,
     attn: str | None,
     config_file: Path | None,
+    calibration_file: Path | None,
     folder: Path,
     json_file: Path | None,
     html_file: Path | None,
@@ -74,6 +77,7 @@ def score(
     """
     from rich.console import Console
 
+    from kvfuzz.calibrating import in_force
     from kvfuzz.files import check_writable, write_json, write_text
     from kvfuzz.rounds import fresh_seed
     from mutants.report.html import page
@@ -88,6 +92,9 @@ def score(
     check_writable(witness_folder / "witness.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
+    options, unfit = in_force(subject, options, folder, calibration_file)
+    if unfit:
+        click.echo(f"kvfuzz: {unfit}", err=True)
     seed = fresh_seed() if seed is None else seed
     console = Console()
     with progress_bar(f"scoring {subject}", None) as update:

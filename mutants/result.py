@@ -46,7 +46,8 @@ class Result:
 class Score:
     """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
     the `reason`). `percent` is killed / (killed + survived + unreached + timed out).
-    `environment` is where it was made, `command` what gives the same table again."""
+    `environment` is where it was made, `command` what gives the same table again, `calibration` the
+    file of the calibration in force."""
 
     verdict: str
     percent: float | None
@@ -61,6 +62,7 @@ class Score:
     counts: dict[str, int] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
+    calibration: str | None = None
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
@@ -74,6 +76,7 @@ class Score:
             "seed": self.seed,
             "matrix": self.matrix,
             "command": self.command,
+            "calibration": self.calibration,
             **self.environment,
             "seconds": round(self.seconds, 3),
             "mutants": [_result_json(result, written) for result in self.results],

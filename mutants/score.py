@@ -179,6 +179,7 @@ def _summed_up(
         verdict, reason = "inconclusive", reason or "no mutant could be decided"
     else:
         verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
+    calibration = bench.campaign.plan.options.calibration
     return Score(
         verdict=verdict,
         percent=percent,
@@ -193,6 +194,7 @@ def _summed_up(
         counts=counts,
         environment=environment_of(bench.campaign.plan.options.device),
         command=command,
+        calibration=calibration.path if calibration else None,
     )
 
 

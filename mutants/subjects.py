@@ -37,7 +37,7 @@ def mutated(factory: Factory, mutant: Mutant) -> Factory:
     """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`."""
 
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Faulty:
-        return mutant.into(factory.build(seed, dtype, config))
+        return mutant.into(factory.build(seed, dtype, config), dtype)
 
     place = "" if factory.name == mutant.subject else f"@{factory.name}"
     return replace(factory, name=f"mutant:{mutant.id}{place}", build=build)

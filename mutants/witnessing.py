@@ -13,7 +13,7 @@ from kvfuzz.case import Case
 from kvfuzz.counterexample import counterexample
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.locating import difference_map, locate_precisely
-from kvfuzz.rounds import ROUND, drive
+from kvfuzz.rounds import drive
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
 from mutants.bench import Bench, met_by
@@ -67,7 +67,7 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
     try:
         with time_limit(bench.campaign.seconds_per_mutant) as check_time:
             smallest = _smallest(bench, mutant, killed_by, check_time)
-            start, number = bench.campaign.cases[smallest], smallest // ROUND
+            start, number = bench.campaign.cases[smallest], plan.round_of(smallest)
 
             def examine(case: Case) -> None:
                 nonlocal met
@@ -104,7 +104,8 @@ def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable
 
 def _kills(factory: Factory, case: Case) -> bool:
     try:
-        verdict = check(factory.subject(case), case, factory.name)
+        subject = factory.subject(case)
+        verdict = check(subject, case, factory.name, trace=False, probe=False)
     except KvfuzzError:
         return False
     return verdict.diverged and verdict.error is None

@@ -220,7 +220,7 @@ def test_a_broken_command_of_another_package_leaves_the_others(run, broken_packa
     assert len(lines) == 2
     assert "kvfuzz: the command 'broken' (nosuchmodule:command) does not load" in lines[0]
     assert "kvfuzz: the command 'number' (math:pi) is no click command: a float" in lines[1]
-    assert run("fuzz", "zoo:rope", "--examples", 1)[::2] == (0, "")
+    assert run("fuzz", "zoo:rope", "--examples", 20)[::2] == (0, "")
 
 
 def test_a_broken_command_is_refused_when_it_is_called(run, broken_package):

@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import kvfuzz
 from kvfuzz.assertions import assert_agrees
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.hunt import fuzz
+from kvfuzz.loading import Options
 from kvfuzz.replaying import replay
+from kvfuzz.report.text import hunt_text
+from kvfuzz.rounds import Plan
 from tests.subjects import models
 
 MODELS = "tests.subjects.models"
@@ -42,15 +46,31 @@ def test_a_hunt_that_compared_nothing_is_inconclusive():
     """NaN in both paths, or nothing but noughts, is no agreement."""
     for subject, reason in ((models.NanInBoth, "both paths gave NaN"), (models.Zero, "zero")):
         hunt = fuzz(subject, examples=20, seed=0)
-        assert (hunt.verdict, hunt.rows, hunt.discarded) == ("inconclusive", 0, 20)
+        assert (hunt.verdict, hunt.rows, hunt.discarded) == ("inconclusive", 0, hunt.cases)
         assert reason in hunt.reasons[0]
 
 
 def test_discarded_cases_are_counted_beside_the_compared_ones():
-    """Where both paths raise on some cases, the others still count."""
-    hunt = fuzz(models.RaisesInBoth, examples=100, seed=0)
+    """Where both paths raise on some cases, others are drawn in their place."""
+    hunt = fuzz(models.RaisesOnLongRows, examples=100, seed=0)
     assert hunt.verdict == "agreed"
-    assert 0 < hunt.discarded < hunt.cases == 100
+    assert 0 < hunt.discarded < hunt.cases
+    assert 100 < hunt.cases <= 200
+
+
+def test_what_keeps_failing_is_not_drawn_again_for_ever():
+    """As often as there are examples, and no more."""
+    assert fuzz(models.NanInBoth, examples=20, seed=0).cases == 40
+
+
+def test_a_hunt_that_never_read_a_cache_is_inconclusive():
+    """One call on an empty cache agrees, and shows nothing about caches."""
+    hunt = fuzz(models.RaisesInBoth, examples=50, seed=0)
+    assert (hunt.verdict, hunt.read) == ("inconclusive", 0)
+    assert hunt.rows > 0
+    alone = fuzz(models.Summing, examples=20, longest=1, seed=0)
+    assert (alone.verdict, alone.reasons) == ("inconclusive", ())
+    assert "no case called its cache twice" in hunt_text(alone)
 
 
 def test_a_subject_that_answers_differently_each_time_is_not_called_agreed():
@@ -172,3 +192,26 @@ def test_assert_agrees_does_not_pass_on_nothing():
     """A hunt that compared nothing is no passing test."""
     with pytest.raises(Inconclusive, match="both paths gave NaN"):
         assert_agrees(models.NanInBoth(), examples=5, folder=None)
+
+
+@pytest.mark.parametrize("examples", [1, 49, 50, 199, 200, 201, 399, 400, 1000])
+def test_rounds_hold_all_cases_and_each_case_its_round(examples):
+    """Short rounds first, long ones after; none is empty, and the last holds what is left."""
+    plan = Plan("", Options(), None, 0, examples, None)
+    sizes = []
+    while plan.round_size(len(sizes)):
+        sizes.append(plan.round_size(len(sizes)))
+    assert sum(sizes) == examples
+    assert set(sizes[:-1]) <= {50, 200}
+    rounds = [index for index, size in enumerate(sizes) for _ in range(size)]
+    assert [plan.round_of(case) for case in range(examples)] == rounds
+
+
+@pytest.mark.parametrize(("examples", "climbed"), [(200, 0), (250, 0), (400, 200)])
+def test_long_rounds_climb_the_excess(examples, climbed, monkeypatch):
+    """Where there are examples enough for it: Hypothesis is told the excess of each verdict."""
+    told = []
+    monkeypatch.setattr(hypothesis, "target", told.append)
+    hunt = fuzz(models.Summing, examples=examples, seed=0)
+    assert len(told) == climbed
+    assert all(0 <= value <= hunt.worst_excess for value in told)

@@ -11,12 +11,23 @@ ROOT = Path(__file__).parents[1]
 
 # From left to right; a module may import its own row and the rows before it.
 ROWS = [
-    ["errors", "near", "files", "sites", "case", "tolerance", "verdict", "lanes"],
-    ["subject"],
-    ["run", "compare", "injection"],
+    [
+        "errors",
+        "near",
+        "files",
+        "sites",
+        "case",
+        "tolerance",
+        "verdict",
+        "lanes",
+        "tensors",
+        "calibration",
+    ],
+    ["subject", "twin"],
+    ["run", "compare", "injection", "noise", "evidence"],
     ["loading", "agreement", "locating", "paths", "explaining"],
     ["adapters", "zoo"],
-    ["strategies", "counterexample", "rounds", "parallel", "hunt", "replaying"],
+    ["strategies", "counterexample", "rounds", "parallel", "hunt", "replaying", "calibrating"],
     ["generate", "interventions", "findings", "audit"],
     ["report", "assertions", "options", "settings", "plugin", "suite", "cli"],
 ]

@@ -31,7 +31,9 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "DIVERGED at step 3 of 3 (decode), row 0, position 2 (the third token)",
         "  cached   logit[#] =  #",
         "  uncached logit[#] =  #",
-        "  difference # is # x the allowed # (float32, scaled to the largest logit there)",
+        "  difference # is # x the allowed # (float32, from the noise of the uncached path)",
+        "  impact: the likeliest token changes at # of # positions, KL divergence up to # nats, "
+        "relative L2 #",
         "  first divergence: position record of row 0, step 3, position 2 (kvfuzz/zoo/cached.py:#)",
         "  look first at: the position index of the third token",
         "  paths: cached in one call agrees with uncached: suspect what the later steps do",
@@ -55,6 +57,7 @@ def test_the_numbers_are_those_of_the_verdict():
         rows=3,
         excess=35000.0,
         dtype="float32",
+        basis="constant",
         first=Difference(1, "decode", 0, 2, 11, 0.8123, 0.4410, 0.3713, 1.06e-5),
     )
     text = divergence_text(Case(((1, 2, 3),), (2, 1)), verdict)
@@ -62,8 +65,8 @@ def test_the_numbers_are_those_of_the_verdict():
         "DIVERGED at step 2 of 2 (decode), row 0, position 2 (the third token)",
         "  cached   logit[11] =  0.8123",
         "  uncached logit[11] =  0.441",
-        "  difference 0.3713 is 3.5e+04 x the allowed 1.06e-05 (float32, scaled to the largest "
-        "logit there)",
+        "  difference 0.3713 is 3.5e+04 x the allowed 1.06e-05 (float32, a constant, scaled to "
+        "the largest logit there)",
     ]
 
 

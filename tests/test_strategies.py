@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import find, given, settings
@@ -51,6 +52,48 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
     assert sum(case.length > 1 and set(case.schedule) == {1} for case in drawn) >= 5
     assert sum(len(c.schedule) > 1 and c.schedule[0] > 1 == max(c.schedule[1:]) for c in drawn) >= 5
     assert sum(max(case.schedule[1:], default=0) > 1 for case in drawn) >= 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_of_twenty_holds_every_setting(seed):
+    """Windows, grouped heads, both dtypes: nothing is left to luck in a short run."""
+    drawn = drawn_cases(SPACE, seed, 20)
+    assert len(drawn) == 20
+    assert {case.dtype for case in drawn} == {"float32", "float64"}
+    for field, values in SPACE.choices.items():
+        assert {case.config[field] for case in drawn} == set(values), field
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_most_cases_read_their_cache(seed):
+    """One in eight, and the very first, may be of a single call."""
+    drawn = drawn_cases(SPACE, seed, 100)
+    assert 0 < sum(len(case.schedule) == 1 for case in drawn) <= 20
+    assert sum(case.length >= 8 for case in drawn) >= 50
+
+
+def test_a_space_of_single_calls_is_drawn_all_the_same():
+    """Balance is a wish, not a wall."""
+    assert len(drawn_cases(replace(SPACE, longest=1), 0, 20)) == 20
+
+
+def test_the_modules_that_are_loaded_do_not_change_what_is_drawn(tmp_path):
+    """Hypothesis takes constants from them, and a worker has not loaded what its parent has."""
+    script = (
+        "from kvfuzz.rounds import drawn_cases\n"
+        "from kvfuzz.strategies import space_of\n"
+        "from kvfuzz.loading import load\n"
+        "print(drawn_cases(space_of(load('zoo')), 7, 60))\n"
+    )
+    (tmp_path / "constants.py").write_text(f"NUMBERS = {list(range(3, 60))}\n")
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", before + script],
+            capture_output=True, text=True, check=True, cwd=tmp_path,
+        ).stdout
+        for before in ("", "import constants\n")
+    }  # fmt: skip
+    assert len(printed) == 1
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_draws_others():

@@ -7,9 +7,9 @@ attention a model has) is read off signatures and classes, not off the release n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from kvfuzz.adapters.source import CACHE_NAMES, Source, source_of
 from kvfuzz.adapters.tiny import DRAWN, fields_of
 from kvfuzz.adapters.weights import Drawn
 from kvfuzz.errors import InvalidSubject, UsageError
-from kvfuzz.lanes import promoted
+from kvfuzz.lanes import Promotion, promoted
 from kvfuzz.loading import Options
 from kvfuzz.near import near
 from kvfuzz.subject import Factory
+from kvfuzz.twin import Twin
 
 ATTENTIONS = ("eager", "sdpa")
 
@@ -82,6 +83,12 @@ class TransformersSubject:
         """The torch module, holding the weights of this subject."""
         return self._drawn.at(self._seed)
 
+    @cached_property
+    def twin(self) -> Twin:
+        """The float64 twin of this subject. Its experts run one by one, since the kernels that
+        group them have no float64."""
+        return _Twin(self, self._in_double)
+
     def uncached(self, tokens: Tensor) -> Tensor:
         """Logits [batch, time, vocab] for all of `tokens` [batch, time], without a cache."""
         with self._lane():
@@ -111,8 +118,28 @@ class TransformersSubject:
             f"{self._source.name} returned no cache: its output holds {', '.join(output)}"
         )
 
-    def _lane(self) -> AbstractContextManager[None]:
+    def _lane(self) -> AbstractContextManager[object]:
         return promoted() if self._in_double else nullcontext()
+
+
+class _Twin(Twin):
+    def __init__(self, subject: TransformersSubject, in_double: bool) -> None:
+        super().__init__(subject, always=in_double)
+        self._subject = subject
+        self._config = subject.model.config.get_text_config(decoder=True)
+
+    @contextmanager
+    def running(self, promoting: bool = True) -> Iterator[Promotion]:
+        self._subject.model  # noqa: B018  # holds the weights of this subject from now on
+        before = getattr(self._config, "_experts_implementation", None)
+        if before is not None:
+            self._config._experts_implementation = "eager"
+        try:
+            with super().running(promoting) as promotion:
+                yield promotion
+        finally:
+            if before is not None:
+                self._config._experts_implementation = before
 
 
 def _attentions(source: Source, config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import shlex
+from pathlib import Path
 
+from kvfuzz.calibration import DEPENDS_ON, Calibration
 from kvfuzz.case import Case
 from kvfuzz.explaining import Explanation
 from kvfuzz.hunt import Hunt
 from kvfuzz.locating import Divergence, ordinal
 from kvfuzz.replaying import Replayed
-from kvfuzz.verdict import Verdict
+from kvfuzz.verdict import Impact, Verdict
+
+BASES = {
+    "measured": "from the noise of the uncached path",
+    "constant": "a constant, scaled to the largest logit there",
+    "declared": "as the subject declares for its cache",
+}
 
 
 def divergence_text(
@@ -21,7 +29,9 @@ def divergence_text(
 ) -> str:
     """What was seen, what was expected, where, by how much, what to look at first, and how to
     see it again."""
-    lines = _error_lines(case, verdict) if verdict.error else _value_lines(case, verdict)
+    lines = _headlines(case, verdict)
+    if verdict.impact is not None:
+        lines.append(f"  impact: {impact_text(verdict.impact)}")
     if verdict.prefixwise:
         lines.append(
             "  uncached logits depend on later tokens or on the length: judged against one "
@@ -53,11 +63,21 @@ def hunt_text(hunt: Hunt) -> str:
         text = divergence_text(case, verdict, hunt.explanation, _replay_command(hunt))
         return f"{text}\n{_counts(hunt)}"
     if hunt.verdict == "inconclusive":
-        reasons = "; ".join(hunt.reasons) or "no case was run"
-        return (
-            f"INCONCLUSIVE {hunt.subject}: nothing could be compared ({reasons})\n{_counts(hunt)}"
-        )
+        reasons = "; ".join(hunt.reasons) or "no case called its cache twice"
+        return f"INCONCLUSIVE {hunt.subject}: nothing was shown ({reasons})\n{_counts(hunt)}"
     return f"AGREED {hunt.subject}: cached and uncached logits agree\n{_counts(hunt)}"
+
+
+def impact_text(impact: Impact) -> str:
+    """What a divergence does to predictions."""
+    if not impact.positions:
+        return "no position is finite in both paths"
+    text = f"the likeliest token changes at {impact.argmax_flips} of {impact.positions} positions"
+    if impact.kl is not None:
+        text += f", KL divergence up to {impact.kl:.2g} nats"
+    if impact.relative_l2 is not None:
+        text += f", relative L2 {impact.relative_l2:.2g}"
+    return text
 
 
 def _replay_command(hunt: Hunt) -> str | None:
@@ -69,17 +89,40 @@ def _replay_command(hunt: Hunt) -> str | None:
 
 def _counts(hunt: Hunt) -> str:
     shard = f" (shard {hunt.shard})" if hunt.shard else ""
-    discarded = f", {hunt.discarded} discarded" if hunt.discarded else ""
+    again = [
+        f"{n} {word}" for word in ("discarded", "vacuous", "weak") if (n := getattr(hunt, word))
+    ]
+    redrawn = f" ({', '.join(again)}: drawn again)" if again else ""
     prefixwise = ""
     if hunt.prefixwise:
         prefixwise = (
             f", {hunt.prefixwise} judged prefix by prefix (the uncached path is not causal)"
         )
-    return (
-        f"  {hunt.cases} cases{discarded}{prefixwise}, {hunt.rows} positions compared, largest "
-        f"difference {_times(hunt.worst_excess)} the allowed, {hunt.seconds:.1f} s, "
+    hidden = f" and {hunt.weak_rows} hidden by rounding" if hunt.weak_rows else ""
+    lines = [
+        f"  {hunt.cases} cases{redrawn}{prefixwise}, {hunt.rows} positions compared{hidden}, "
+        f"largest difference {_times(hunt.worst_excess)} the allowed, {hunt.seconds:.1f} s, "
         f"seed {hunt.seed}{shard}"
-    )
+    ]
+    if "constant" in hunt.bases:
+        lines.append(
+            "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
+            "no weights, or does not run in float64): right for weights of ordinary scale alone"
+        )
+    if hunt.calibration:
+        lines.append(f"  calibration: {hunt.calibration}")
+    return "\n".join(lines)
+
+
+def _headlines(case: Case, verdict: Verdict) -> list[str]:
+    if verdict.error:
+        return _error_lines(case, verdict)
+    if verdict.precision:
+        return [
+            f"DIVERGED in precision: {verdict.precision}",
+            f"  logits agree: the largest difference is within what is allowed ({verdict.dtype})",
+        ]
+    return _value_lines(case, verdict)
 
 
 def _value_lines(case: Case, verdict: Verdict) -> list[str]:
@@ -92,7 +135,7 @@ def _value_lines(case: Case, verdict: Verdict) -> list[str]:
         f"  cached   {label} = {first.cached: .6g}",
         f"  uncached {label} = {first.uncached: .6g}",
         f"  difference {first.difference:.4g} is {_times(_ratio(first.difference, first.allowed))} "
-        f"the allowed {first.allowed:.3g} ({verdict.dtype}, scaled to the largest logit there)",
+        f"the allowed {first.allowed:.3g} ({verdict.dtype}, {BASES[str(verdict.basis)]})",
     ]
 
 
@@ -134,6 +177,20 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2g} x"
 
 
+def calibration_text(calibration: Calibration, path: Path) -> str:
+    """What the clean cases of a subject came to, dtype by dtype."""
+    place = ", ".join(f"{name} {calibration.environment.get(name)}" for name in DEPENDS_ON)
+    lines = [f"CALIBRATED {calibration.subject} ({place})"]
+    for lane in calibration.lanes:
+        hidden = f" and {lane.weak_rows} hidden by rounding" if lane.weak_rows else ""
+        wider = "" if lane.leeway == 1 else f": the allowed is multiplied by {lane.leeway:g}"
+        lines.append(
+            f"  {lane.dtype}: {lane.cases} cases, {lane.rows} positions compared{hidden}, largest "
+            f"difference {_times(lane.worst)} the allowed{wider}"
+        )
+    return "\n".join([*lines, f"  seed {calibration.seed}, written to {path}"])
+
+
 def replay_text(item: Replayed) -> str:
     """What became of one counterexample."""
     assert item.found is not None
@@ -142,8 +199,8 @@ def replay_text(item: Replayed) -> str:
     if verdict.diverged:
         again = f"kvfuzz replay {shlex.quote(str(item.path))}"
         return divergence_text(item.found.case, verdict, item.explanation, again)
-    if verdict.status == "discarded":
-        return f"INCONCLUSIVE {item.path}: nothing could be compared ({verdict.reason})"
+    if verdict.status != "agreed":
+        return f"INCONCLUSIVE {item.path}: {verdict.status} ({verdict.reason})"
     recorded = item.found.verdict.get("status")
     was = "; it diverged when it was recorded" if recorded == "diverged" else ""
     return (

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from kvfuzz.sites import Note, unnoticed
+from kvfuzz.twin import signs
 from kvfuzz.zoo import cached, uncached
 from kvfuzz.zoo.cache import Cache, empty
 from kvfuzz.zoo.config import DecoderConfig
-from kvfuzz.zoo.weights import Parameters, drawn
+from kvfuzz.zoo.weights import Parameters, drawn, views
 
 
 class Decoder:
@@ -55,6 +57,14 @@ class Decoder:
         answer = cached.logits(self.config, self.model.weights(), tokens, cache, self._note)
         return answer, cache
 
+    def perturbed(self, tokens: Tensor, size: float, draws: Sequence[int | None]) -> Tensor:
+        """Uncached float64 logits [draws, batch, time, vocab] of one set of weights for each of
+        `draws`: as they are (None), or each multiplied by 1 + `size` or 1 - `size`."""
+        flat = self.model.flat.detach().double()
+        moved = _moves(len(flat), tuple(draws)).to(flat.device)
+        sets = torch.addcmul(flat, flat, moved, value=size)
+        return uncached.logits(self.config, views(self.config, sets), tokens, unnoticed)
+
     @contextmanager
     def trace(self, note: Note) -> Iterator[None]:
         """Inside this context both paths report their states to `note`."""
@@ -63,3 +73,11 @@ class Decoder:
             yield
         finally:
             self._note = before
+
+
+@lru_cache(maxsize=64)
+def _moves(count: int, draws: tuple[int | None, ...]) -> Tensor:
+    """The signs of each of `draws` [draws, count]; noughts for None."""
+    return torch.stack(
+        [torch.zeros(count).double() if draw is None else signs(count, draw) for draw in draws]
+    )

@@ -17,15 +17,31 @@ ROPE_BASE = 10_000.0
 
 
 def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
-    """LayerNorm or RMSNorm over the last axis of `x` [batch, time, width]."""
-    if kind == "layernorm":
+    """LayerNorm or RMSNorm over the last axis of `x` [..., batch, time, width]."""
+    if kind == "layernorm" and norm.gain.dim() == 1:
         return F.layer_norm(x, x.shape[-1:], norm.gain, norm.bias, EPSILON)
+    if kind == "layernorm":
+        return F.layer_norm(x, x.shape[-1:], eps=EPSILON) * norm.gain + norm.bias
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * norm.gain
 
 
+def looked_up(table: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` [...] of `table` [rows, width], or of each of several [sets, 1, rows,
+    width]."""
+    return table[index] if table.dim() == 2 else table[:, 0][:, index]
+
+
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """`x` [batch, time, n] by `matrix` [n, m], or [sets, batch, time, n] by each of several [sets,
+    1, n, m], where a broadcast product would copy each matrix for every row."""
+    if matrix.dim() == 2:
+        return x @ matrix
+    return torch.bmm(x.flatten(1, 2), matrix[:, 0]).view(*x.shape[:3], -1)
+
+
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]."""
-    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
+    """[..., batch, time, heads * head_dim] -> [..., batch, heads, time, head_dim]."""
+    return x.view(*x.shape[:-1], -1, head_dim).transpose(-3, -2)
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
@@ -51,25 +67,25 @@ def alibi_slopes(heads: int, like: Tensor) -> Tensor:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """Softmax attention. `query` [batch, heads, n, head_dim], `key` and `value`
-    [batch, kv_heads, m, head_dim], `visible` bool [n, m], `bias` [heads, n, m] or None.
-    Returns [batch, n, heads * head_dim].
+    """Softmax attention. `query` [..., heads, n, head_dim], `key` and `value`
+    [..., kv_heads, m, head_dim], `visible` bool [n, m], `bias` [heads, n, m] or None.
+    Returns [..., n, heads * head_dim].
 
     A hidden key scores the smallest finite number, not -inf: a row that sees nothing, which only
     a fault makes, is then wrong rather than NaN.
     """
-    group = query.shape[1] // key.shape[1]
+    group = query.shape[-3] // key.shape[-3]
     if group > 1:
-        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [batch, heads, n, m]
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [..., heads, n, m]
     if bias is not None:
         scores = scores + bias
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-    mixed: Tensor = scores.softmax(-1) @ value  # [batch, heads, n, head_dim]
-    return mixed.transpose(1, 2).flatten(2)
+    mixed: Tensor = scores.softmax(-1) @ value  # [..., heads, n, head_dim]
+    return mixed.transpose(-3, -2).flatten(-2)
 
 
 def feed_forward(layer: Layer, x: Tensor) -> Tensor:
-    """The MLP, [batch, time, width] -> [batch, time, width]."""
-    hidden = F.gelu(x @ layer.mlp_in + layer.mlp_in_bias)
-    return hidden @ layer.mlp_out + layer.mlp_out_bias
+    """The MLP, [..., time, width] -> [..., time, width]."""
+    hidden = F.gelu(times(x, layer.mlp_in) + layer.mlp_in_bias)
+    return times(hidden, layer.mlp_out) + layer.mlp_out_bias

@@ -12,7 +12,10 @@ from kvfuzz.zoo.weights import Weights
 
 
 def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) -> Tensor:
-    """Logits [batch, time, vocab] for all of `tokens` [batch, time]; `note` sees every state."""
+    """Logits [batch, time, vocab] for all of `tokens` [batch, time]; `note` sees every state.
+
+    Of several sets of weights (`weights.views`), logits and states have an axis for them in front.
+    """
     time = tokens.shape[1]
     everywhere = torch.ones(time, time, dtype=torch.bool, device=tokens.device)
     visible = everywhere.tril()
@@ -20,15 +23,15 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
         visible = visible & everywhere.triu(1 - config.window)
     index = torch.arange(time, device=tokens.device)
     bias = _alibi(config, index, weights.token)
-    x = weights.token[tokens]  # [batch, time, width]
+    x = maths.looked_up(weights.token, tokens)  # [batch, time, width]
     if config.positions == "learned":
-        x = x + weights.position[:time]
+        x = x + weights.position[..., :time, :]
     note("position", None, x, index)
     for number, layer in enumerate(weights.layers):
         normed = maths.normalise(config.norm, layer.attention_norm, x)
         note("norm", number, normed)
         query, key, value = (
-            maths.split_heads(normed @ matrix, config.head_dim)
+            maths.split_heads(maths.times(normed, matrix), config.head_dim)
             for matrix in (layer.query, layer.key, layer.value)
         )
         if config.positions == "rope":
@@ -38,7 +41,7 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
             query, key = maths.rotated(query, angles), maths.rotated(key, angles)
         note("kv", number, query, key, value)
         note("cache", number, key, value)
-        attention = maths.attend(query, key, value, visible, bias) @ layer.out
+        attention = maths.times(maths.attend(query, key, value, visible, bias), layer.out)
         note("attention", number, attention)
         x = x + attention
         note("residual", number, x)
@@ -50,7 +53,7 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
         note("mlp_residual", number, x)
     x = maths.normalise(config.norm, weights.final_norm, x)
     note("final_norm", None, x)
-    answer = x @ weights.token.T
+    answer = maths.times(x, weights.token.mT)
     note("logits", None, answer)
     return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
+    """One set of weights; several (see `views`) have further axes in front."""
+
     token: Tensor  # [vocab_size, width]; also the readout, tied
     position: Tensor  # [max_length, width]; no rows unless positions are learned
     layers: tuple[Layer, ...]
@@ -52,9 +55,29 @@ class Parameters(nn.Module):
 
     def weights(self) -> Weights:
         """The named views into the flat parameter as it is now."""
-        shapes = _shapes(self.config)
-        pieces = torch.split(self.flat, [math.prod(shape) for shape in shapes])
-        return _named([piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)])
+        return views(self.config, self.flat)
+
+
+def views(config: DecoderConfig, flat: Tensor) -> Weights:
+    """The named views into `flat`, which holds one set of weights [n] or several [sets, n].
+
+    Those of several have axes before their own, so that they broadcast over activations [sets,
+    batch, time, features].
+    """
+    sizes, shapes = _layout(config, flat.shape[:-1])
+    pieces = torch.split(flat, sizes, dim=-1)
+    return _named([piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)])
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    config: DecoderConfig, sets: tuple[int, ...]
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The number of entries of each view and its shape, with the axes of `views` in front."""
+    own = _shapes(config)
+    return [math.prod(shape) for shape in own], [
+        (*sets, *(1,) * (3 - len(shape)), *shape) if sets else shape for shape in own
+    ]
 
 
 def drawn(config: DecoderConfig, seed: int, dtype: torch.dtype, device: str) -> Parameters:

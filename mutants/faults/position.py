@@ -118,3 +118,15 @@ def uncounted_last_token_of_a_chunk(real):
         return index
 
     return position_index
+
+
+@mutant("embed", site="position", witness=steps(1), sizes={"float64": 1e-12, "float32": 3e-5})
+def drifts_to_the_next_record(real, size):
+    """The position record is an interpolation: a share, its size, is that of the next position."""
+
+    def embed(config, weights, tokens, index):
+        exact = real(config, weights, tokens, index)
+        after = real(config, weights, tokens, _within(config, index + 1))
+        return (1 - size) * exact + size * after
+
+    return embed

@@ -98,6 +98,7 @@ def identity(score: Score) -> list[tuple[str, str]]:
         ("cases", f"{len(score.cases)}{' (matrix)' if score.matrix else ''}"),
         ("duration", f"{score.seconds:.1f} s"),
         *((name, str(value)) for name, value in score.environment.items()),
+        ("calibration", score.calibration or "none"),
     ]
 
 

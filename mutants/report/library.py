@@ -36,6 +36,8 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
     line("replaces", ", ".join(mutant.targets))
     if mutant.site:
         line("first differing site", f"{mutant.site} ({mutant.site.prose})")
+    if mutant.sizes:
+        line("size", mutant.sizes_text)
     if mutant.seen_in:
         line("seen in", mutant.seen_in)
     if mutant.equivalent:

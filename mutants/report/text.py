@@ -26,6 +26,8 @@ def render(score: Score, console: Console) -> None:
         if placebo.state != "survived":
             console.print(result_line(placebo), soft_wrap=True, highlight=False)
     console.print(headline(score), soft_wrap=True, highlight=False)
+    if score.calibration:
+        console.print(f"calibration: {score.calibration}", soft_wrap=True, highlight=False)
 
 
 def headline(score: Score) -> str:

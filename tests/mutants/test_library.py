@@ -25,12 +25,12 @@ def test_a_mutant_keeps_its_promises(mutant_id):
     """Its witness reaches it and diverges without an error, first at the declared site."""
     fault = find(mutant_id)
     case = fault.witness
-    subject = fault.into(ZOO.subject(case))
+    subject = fault.into(ZOO.subject(case), case.dtype)
     verdict = check(subject, case)
     assert verdict.diverged
     assert verdict.error is None
     assert subject.reached
-    assert locate(fault.into(ZOO.subject(case)), case).site == fault.site
+    assert locate(fault.into(ZOO.subject(case), case.dtype), case).site == fault.site
 
 
 @pytest.mark.parametrize("mutant_id", SCORED + PLACEBOS)
@@ -38,7 +38,7 @@ def test_the_uncached_path_never_reaches_a_fault(mutant_id):
     """Even while the fault is in place, the uncached path does not run it."""
     fault = find(mutant_id)
     case = fault.witness or steps(2, 1)
-    faulty = fault.into(ZOO.subject(case))
+    faulty = fault.into(ZOO.subject(case), case.dtype)
     expected = run_uncached(faulty, case.tokens)
     with replaced(faulty.places, faulty.new_cache(1).replacements):
         assert torch.equal(run_uncached(faulty, case.tokens), expected)
@@ -56,7 +56,7 @@ def test_the_witness_agrees_without_the_fault(mutant_id):
 def test_a_placebo_changes_nothing_bit_for_bit(mutant_id):
     """Its verdict is that of the clean decoder, and its code does run."""
     case = steps(3, 1, 2)
-    clean, faulty = ZOO.subject(case), find(mutant_id).into(ZOO.subject(case))
+    clean, faulty = ZOO.subject(case), find(mutant_id).into(ZOO.subject(case), case.dtype)
     assert check(faulty, case) == check(clean, case)
     assert faulty.reached
 
@@ -73,10 +73,13 @@ def test_no_two_mutants_are_the_same_fault():
     """On a rich case every mutant gives logits of its own."""
     from kvfuzz.run import run_cached
 
-    case = steps(2, 1, 3, 1, 2, layers=3)
     seen = {}
     for mutant_id in SCORED:
-        logits = run_cached(find(mutant_id).into(ZOO.subject(case)), case.tokens, case.steps())
+        config = {"layers": 3, "head_dim": 4, **find(mutant_id).witness.config}
+        case = steps(2, 1, 3, 1, 2, **config)
+        logits = run_cached(
+            find(mutant_id).into(ZOO.subject(case), case.dtype), case.tokens, case.steps()
+        )
         twin = next((i for i, other in seen.items() if torch.equal(other, logits)), None)
         assert twin is None, f"{mutant_id} does what {twin} does"
         seen[mutant_id] = logits
@@ -135,7 +138,7 @@ def test_a_fault_has_a_fresh_state_for_each_cache():
     """A mutant that counts calls starts anew with every sequence, so cases do not depend on each
     other."""
     case = steps(2, 1, 1)
-    subject = find("position.counts_calls").into(ZOO.subject(case))
+    subject = find("position.counts_calls").into(ZOO.subject(case), case.dtype)
     expected = reference(subject, case)
     first = check(subject, case)
     assert first == check(subject, case)

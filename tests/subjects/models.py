@@ -59,6 +59,25 @@ class RaisesInBoth(Summing):
         return super().cached(tokens, cache)
 
 
+class RaisesOnLongRows(Summing):
+    """Neither path takes more than sixteen tokens."""
+
+    def uncached(self, tokens):
+        if tokens.shape[1] > 16:
+            raise RuntimeError("too long")
+        return super().uncached(tokens)
+
+    def new_cache(self, batch):
+        return super().new_cache(batch), 0
+
+    def cached(self, tokens, cache):
+        sums, seen = cache
+        if seen + tokens.shape[1] > 16:
+            raise RuntimeError("too long")
+        logits, sums = super().cached(tokens, sums)
+        return logits, (sums, seen + tokens.shape[1])
+
+
 class UncachedRaises(Summing):
     """The uncached path refuses three tokens, the cached one does not."""
 
