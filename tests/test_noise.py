@@ -196,6 +196,19 @@ def test_an_island_of_a_coarser_dtype_in_both_paths_is_no_accusation():
     assert fuzz(Wrong, examples=100, seed=0).verdict == "diverged"
 
 
+def test_a_path_that_cannot_be_watched_is_judged_all_the_same():
+    """A compiled model may refuse to run while its operations are watched: no crash, no excuse."""
+
+    class Shy(models.ForgetsOnDecode):
+        def uncached(self, tokens):
+            if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+                raise RuntimeError("not while I am watched")
+            return super().uncached(tokens)
+
+    assert check(Shy(), Case(ROWS, (3, 1, 4))).status == "diverged"
+    assert fuzz(Shy, examples=20, seed=0).verdict == "diverged"
+
+
 def test_a_cast_beside_the_logits_excuses_no_fault_in_float64():
     """What no logit passes through is no island: float64 tells."""
 
