@@ -170,7 +170,8 @@ def run_round(
         if tally.failure is None and tally.cases and plan.overdue:
             return None
         # Which dtypes a path computes in depends on its code and not on the tokens.
-        code = repr((case.dtype, sorted(case.config.items()), {s.kind for s in case.steps()}))
+        kinds = sorted({step.kind for step in case.steps()})
+        code = repr((case.dtype, sorted(case.config.items()), kinds))
         try:
             verdict = check(
                 factory.subject(case),

@@ -90,7 +90,7 @@ def _attributes_of(owners: Sequence[Any]) -> list[_Attributes]:
 
 def _give(owners: Sequence[Any], attributes: Sequence[_Attributes]) -> None:
     for owner, (plain, buffers) in zip(owners, attributes, strict=True):
-        if plain:
+        if hasattr(owner, "__dict__"):
             vars(owner).clear()
             vars(owner).update(plain)
         if isinstance(owner, nn.Module):

@@ -11,7 +11,7 @@ from kvfuzz.hunt import fuzz
 from kvfuzz.loading import Options, as_factory
 from kvfuzz.run import run_cached, run_uncached
 from kvfuzz.subject import Factory
-from kvfuzz.twin import InDouble
+from kvfuzz.twin import InDouble, Twin
 from tests.subjects import models, numerics
 
 CASE = Case(((1, 5, 9, 2, 8, 3),), (2, 1, 1, 2), dtype="float64")
@@ -195,3 +195,22 @@ def test_a_subject_with_a_cache_of_its_own_is_the_same_in_both_lanes():
     shared = numerics.AllocatesOnFirstUse()
     hunt = fuzz(shared, examples=60, seed=0)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
+
+
+def test_what_is_written_into_an_object_that_held_nothing_is_taken_away_too():
+    """A subject whose weights are its class's own begins without attributes."""
+
+    class Bare:
+        vocab_size, max_length = 11, None
+        inner = models.Summing()
+
+        def uncached(self, tokens):
+            if not hasattr(self, "table"):
+                self.table = torch.ones(1)
+            return self.inner.uncached(tokens) * self.table
+
+    bare = Bare()
+    with Twin(bare).running():
+        run_uncached(bare, CASE.tokens)
+        assert bare.table.dtype == torch.float64
+    assert vars(bare) == {}
