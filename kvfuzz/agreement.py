@@ -66,21 +66,24 @@ def check(
             own = check(subject.subject, case, name, trace=False, probe=False)
             if own.error is None:
                 return Verdict("discarded", reason=f"not in float64: {verdict.error}")
-        if verdict.status not in ("agreed", "weak") or expected.logits is None:
-            return verdict
-        computed = compute_dtype(expected.logits.dtype, subject)
-        lost = lost_precision(subject, case, computed) if trace else None
-        if lost is not None:
-            return replace(verdict, status="diverged", excess=torch.inf, precision=lost)
-        tolerance = _the(expected.tolerance)
-        if (
-            probe
-            and verdict.status == "agreed"
-            and is_vacuous(subject, case, expected.logits, tolerance)
-        ):
-            reason = "a corrupted cache would have given the same logits"
-            return replace(verdict, status="vacuous", reason=reason)
+        return _weighed(verdict, expected, subject, case, trace, probe)
+
+
+def _weighed(
+    verdict: Verdict, expected: Reference, subject: Subject, case: Case, trace: bool, probe: bool
+) -> Verdict:
+    """`verdict`, once it is known what its agreement is worth."""
+    if verdict.status not in ("agreed", "weak"):
         return verdict
+    logits, tolerance = expected.logits, _the(expected.tolerance)
+    assert logits is not None
+    lost = lost_precision(subject, case, compute_dtype(logits.dtype, subject)) if trace else None
+    if lost is not None:
+        return replace(verdict, status="diverged", excess=torch.inf, precision=lost)
+    if probe and verdict.status == "agreed" and is_vacuous(subject, case, logits, tolerance):
+        reason = "a corrupted cache would have given the same logits"
+        return replace(verdict, status="vacuous", reason=reason)
+    return verdict
 
 
 def _held_to_the_prefix(

@@ -18,6 +18,7 @@ from kvfuzz.near import near
 from kvfuzz.options import (
     ENDINGS,
     Shard,
+    calibrated,
     calibration_option,
     ended,
     examples_option,
@@ -158,7 +159,6 @@ def fuzz(
 
     What fails is shrunk, printed and written as a counterexample that `kvfuzz replay` accepts.
     """
-    from kvfuzz.calibrating import in_force
     from kvfuzz.files import check_writable, write_json
     from kvfuzz.hunt import EXAMPLES
     from kvfuzz.hunt import fuzz as hunt
@@ -169,9 +169,7 @@ def fuzz(
     check_writable(folder / "counterexample.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
-    options, unfit = in_force(subject, options, folder, calibration_file)
-    if unfit:
-        click.echo(f"kvfuzz: {unfit}", err=True)
+    options = calibrated(options, subject, folder, calibration_file)
     total = examples or (None if seconds else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
         found = hunt(

@@ -130,6 +130,17 @@ def options_of(
     return Options(device=device, dtype=dtype, config=config)
 
 
+def calibrated(options: Options, subject: str, folder: Path, given: Path | None) -> Options:
+    """`options` with the calibration of `subject` in force: the `given` one or the one kept in
+    `folder`. What keeps that from being used is told. Raises UsageError."""
+    from kvfuzz.calibrating import in_force
+
+    options, unfit = in_force(subject, options, folder, given)
+    if unfit:
+        click.echo(f"kvfuzz: {unfit}", err=True)
+    return options
+
+
 def same_again(seed: int) -> str:
     """The command that runs the present one again under `seed`: its options that differ from
     their defaults, but for where it writes and how many processes it takes."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kvfuzz.options import (
+    calibrated,
     calibration_option,
     examples_option,
     folder_option,
@@ -77,7 +78,6 @@ def score(
     """
     from rich.console import Console
 
-    from kvfuzz.calibrating import in_force
     from kvfuzz.files import check_writable, write_json, write_text
     from kvfuzz.rounds import fresh_seed
     from mutants.report.html import page
@@ -92,9 +92,7 @@ def score(
     check_writable(witness_folder / "witness.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
-    options, unfit = in_force(subject, options, folder, calibration_file)
-    if unfit:
-        click.echo(f"kvfuzz: {unfit}", err=True)
+    options = calibrated(options, subject, folder, calibration_file)
     seed = fresh_seed() if seed is None else seed
     console = Console()
     with progress_bar(f"scoring {subject}", None) as update:

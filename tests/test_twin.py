@@ -54,10 +54,11 @@ def test_a_cache_that_rounds_to_bfloat16_is_caught_inside():
     assert check(subject, CASE).excess > 1e6
 
 
-def test_what_a_bfloat16_model_makes_bfloat16_is_no_loss():
+@pytest.mark.parametrize("make", [numerics.InHalf, numerics.InHalfByName])
+def test_what_a_bfloat16_model_makes_bfloat16_is_no_loss(make):
     """In its own dtype nothing is rounded there, so nothing is in the float64 lane; a float16 cache
     is a fault in both."""
-    hunt = fuzz(numerics.InHalf, examples=40, seed=0, options=Options(dtype="float64"))
+    hunt = fuzz(make, examples=40, seed=0, options=Options(dtype="float64"))
     assert (hunt.verdict, hunt.worst_excess < 0.5) == ("agreed", True)
 
     class InHalfAndHalf(numerics.InHalf):

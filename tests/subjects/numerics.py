@@ -108,6 +108,17 @@ class InHalf(Preallocated):
         return [0, keys.bfloat16(), values.bfloat16()]
 
 
+class InHalfByName(InHalf):
+    """Which names its dtype wherever it makes or casts something."""
+
+    def new_cache(self, batch):
+        shape = (batch, LONGEST, WIDTH)
+        return [0, *(torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2))]
+
+    def stored(self, state):
+        return state.to(torch.bfloat16)
+
+
 class InHalfAndQuarter(InHalf):
     """Whose cache holds eight bits: far below what bfloat16 logits can show."""
 
@@ -283,7 +294,22 @@ class LazyTable(Preallocated):
             del self.net.embedded
 
 
-class Slots:
+class _Delegating:
+    """Answers what the decoder that it holds answers."""
+
+    __slots__ = ()
+
+    def uncached(self, tokens):
+        return self.inner.uncached(tokens)
+
+    def new_cache(self, batch):
+        return self.inner.new_cache(batch)
+
+    def cached(self, tokens, cache):
+        return self.inner.cached(tokens, cache)
+
+
+class Slots(_Delegating):
     """A subject without a dictionary of attributes."""
 
     __slots__ = ("inner", "max_length", "vocab_size")
@@ -291,29 +317,15 @@ class Slots:
     def __init__(self, seed=0):
         self.inner, self.vocab_size, self.max_length = Preallocated(seed), VOCAB, LONGEST
 
-    def uncached(self, tokens):
-        return self.inner.uncached(tokens)
 
-    def new_cache(self, batch):
-        return self.inner.new_cache(batch)
-
-    def cached(self, tokens, cache):
-        return self.inner.cached(tokens, cache)
-
-
-class _Named(NamedTuple):
+class _Fields(NamedTuple):
     inner: Preallocated
     vocab_size: int = VOCAB
     max_length: int = LONGEST
 
-    def uncached(self, tokens):
-        return self.inner.uncached(tokens)
 
-    def new_cache(self, batch):
-        return self.inner.new_cache(batch)
-
-    def cached(self, tokens, cache):
-        return self.inner.cached(tokens, cache)
+class _Named(_Delegating, _Fields):
+    __slots__ = ()
 
 
 def Named(seed=0):  # noqa: N802
