@@ -136,7 +136,7 @@ def reference(
     part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
     try:
         whole = run_uncached(subject, case.tokens, name)
-        alone = run_uncached(subject, _prefix(case, part), name) if part else whole
+        alone = run_uncached(subject, case.prefix(part), name) if part else whole
     except InvalidSubject:
         raise
     except Exception as error:
@@ -224,7 +224,7 @@ def _last_logits(subject: Subject, case: Case, stop: int, name: str) -> Tensor |
     """The last logits [batch, 1, vocab] of an uncached run over the first `stop` tokens, or the
     error that it raised."""
     try:
-        return run_uncached(subject, _prefix(case, stop), name)[:, -1:]
+        return run_uncached(subject, case.prefix(stop), name)[:, -1:]
     except InvalidSubject:
         raise
     except Exception as error:
@@ -238,7 +238,3 @@ def _agree(part: Tensor, whole: Tensor, tolerance: Tolerance) -> bool:
 def _the(tolerance: Tolerance | None) -> Tolerance:
     assert tolerance is not None
     return tolerance
-
-
-def _prefix(case: Case, stop: int) -> list[tuple[int, ...]]:
-    return [row[:stop] for row in case.tokens]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from kvfuzz.calibration import COMFORTABLE, LEEWAYS, Calibration, Lane, leeway_f
 from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
+from kvfuzz.files import name_in_folder
 from kvfuzz.loading import Options, load
 from kvfuzz.rounds import drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
@@ -60,7 +60,7 @@ def calibrate(
 
 def default_path(folder: Path, subject: str) -> Path:
     """Where the calibration of `subject` is kept in `folder`."""
-    return folder / "calibration" / f"{hashlib.sha256(subject.encode()).hexdigest()[:8]}.json"
+    return folder / "calibration" / f"{name_in_folder(subject)}.json"
 
 
 def in_force(

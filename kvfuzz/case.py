@@ -69,6 +69,10 @@ class Case:
     def length(self) -> int:
         return len(self.tokens[0])
 
+    def prefix(self, stop: int) -> tuple[tuple[int, ...], ...]:
+        """The first `stop` tokens of every row."""
+        return tuple(row[:stop] for row in self.tokens)
+
     def steps(self) -> Iterator[Step]:
         """The calls on the cache, in order."""
         start = 0

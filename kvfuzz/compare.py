@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case import Case
-from kvfuzz.tolerance import Tolerance
+from kvfuzz.tolerance import Tolerance, name_of
 from kvfuzz.verdict import Difference, Impact, Verdict
 
 
@@ -74,7 +74,7 @@ def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdi
         "weak_rows": int(weak.sum()),
         "excess": float(excess.max()),
         "worst": divmod(int(excess.argmax()), excess.shape[1]),
-        "dtype": str(tolerance.dtype).removeprefix("torch."),
+        "dtype": name_of(tolerance.dtype),
         "basis": tolerance.basis,
         "prefixwise": prefixwise,
     }

@@ -17,7 +17,7 @@ from kvfuzz.compare import compare
 from kvfuzz.run import CachedPathRaised, Rows, run_cached, run_uncached
 from kvfuzz.subject import Subject, cache_dtype
 from kvfuzz.tensors import floating_tensors
-from kvfuzz.tolerance import ROUNDOFF, Tolerance
+from kvfuzz.tolerance import ROUNDOFF, Tolerance, name_of
 from kvfuzz.twin import Twin, signs, weights_of
 
 # How many steps of a case are run again: code depends on the kind of a step, and there are three.
@@ -37,7 +37,7 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     The dtype that the subject declares for its cache is exempt.
     """
     steps = _first_steps(case)
-    rows = _prefix(case, steps[-1].stop)
+    rows = case.prefix(steps[-1].stop)
     try:
         uncached = rounded_to(lambda: run_uncached(subject, rows))
         cached = rounded_to(lambda: run_cached(subject, rows, steps))
@@ -47,7 +47,7 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     for (source, target), operation in cached.items():
         if target != exempt and (source, target) not in uncached and _coarser(target, computed):
             return (
-                f"the cached path rounds {_name(source)} to {_name(target)} ({operation}), "
+                f"the cached path rounds {name_of(source)} to {name_of(target)} ({operation}), "
                 "which the uncached path never does"
             )
     return None
@@ -73,7 +73,7 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     if len(steps) == 1:
         return False
     last = steps[-1]
-    rows = _prefix(case, last.stop)
+    rows = case.prefix(last.stop)
     changed = [((row[0] + 1) % subject.vocab_size, *row[1:]) for row in rows]
     size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
 
@@ -178,11 +178,3 @@ def _changed(source: Tensor, given: Tensor) -> bool:
 
 def _first_steps(case: Case) -> list[Step]:
     return list(islice(case.steps(), MOST_STEPS))
-
-
-def _prefix(case: Case, stop: int) -> Rows:
-    return [row[:stop] for row in case.tokens]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

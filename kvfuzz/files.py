@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,11 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def name_in_folder(subject: str) -> str:
+    """A file name for what is kept about the subject of this name, which may hold anything."""
+    return hashlib.sha256(subject.encode()).hexdigest()[:8]
 
 
 def write_text(path: Path, text: str) -> None:

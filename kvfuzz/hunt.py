@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -12,6 +11,7 @@ from typing import Any
 from kvfuzz.counterexample import Counterexample, counterexample
 from kvfuzz.errors import UsageError
 from kvfuzz.explaining import Explanation, explain
+from kvfuzz.files import name_in_folder
 from kvfuzz.loading import Options, as_factory
 from kvfuzz.parallel import run_rounds_in_processes
 from kvfuzz.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
@@ -113,7 +113,7 @@ def fuzz(
         shard_seed(given, shard),
         examples or (None if seconds else EXAMPLES),
         started + seconds if seconds else None,
-        str(Path(database) / _folder_name(factory.name)) if database and seed is None else None,
+        str(Path(database) / name_in_folder(factory.name)) if database and seed is None else None,
     )
     if workers == 1:
         tally = run_rounds(factory, plan, progress)
@@ -143,11 +143,6 @@ def _explained(hunt: Hunt, factory: Factory, device: str, folder: Path | None) -
     found = counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(folder) if folder is not None else None
     return replace(hunt, explanation=explanation, counterexample=found, path=path)
-
-
-def _folder_name(subject: str) -> str:
-    """A folder name for `subject`: what failed on one says nothing about another."""
-    return hashlib.sha256(subject.encode()).hexdigest()[:8]
 
 
 def _check_limits(

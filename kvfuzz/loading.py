@@ -31,7 +31,7 @@ from kvfuzz.evidence import rounded_to
 from kvfuzz.near import near
 from kvfuzz.run import run_cached, run_uncached, seeded
 from kvfuzz.subject import Factory, conforming, device_of
-from kvfuzz.tolerance import compute_dtype
+from kvfuzz.tolerance import compute_dtype, name_of
 from kvfuzz.twin import InDouble, perturbing, twin_of, weights_of
 
 SCHEMES = {
@@ -281,7 +281,7 @@ def _dtype_of(subject: Any, name: str) -> str:
     logits = _dtype_of_logits(subject, name)
     if logits is None:
         return "float32"
-    return str(compute_dtype(logits, subject)).removeprefix("torch.")
+    return name_of(compute_dtype(logits, subject))
 
 
 def _dtype_of_logits(subject: Any, name: str) -> torch.dtype | None:

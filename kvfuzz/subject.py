@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
-from kvfuzz.tolerance import ROUNDOFF
+from kvfuzz.tolerance import ROUNDOFF, name_of
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 
@@ -128,7 +128,7 @@ def _check_cache(subject: Any, name: str) -> None:
     """Raise InvalidSubject if what `subject` says about its cache makes no sense."""
     said = getattr(subject, "cache_dtype", None)
     if said is not None and cache_dtype(subject) not in list(ROUNDOFF):
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ROUNDOFF)
+        known = ", ".join(map(name_of, ROUNDOFF))
         raise InvalidSubject(f"{name}.cache_dtype should be one of {known}, got {said!r}")
     bound = getattr(subject, "cache_bound", None)
     if bound is None:

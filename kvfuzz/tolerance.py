@@ -117,13 +117,18 @@ def epsilon(dtype: torch.dtype) -> float:
 def factor(dtype: torch.dtype, width: int | None) -> float:
     """The multiple of eps x scale that is allowed where no noise can be measured. `width` is the
     size of the residual stream; a subject that does not tell is taken to be wide."""
-    name = str(dtype).removeprefix("torch.")
+    name = name_of(dtype)
     return next(
         # A dtype that only a cache has rounds as coarsely as the coarsest of these.
         table.get(name, table["bfloat16"])
         for least, table in FACTORS
         if width is None or width >= least
     )
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
 
 
 def coarsest(*dtypes: torch.dtype) -> torch.dtype:
