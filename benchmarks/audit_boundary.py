@@ -47,7 +47,7 @@ def measured(seed: int) -> tuple[float, float, float, float]:
 def regrouped_difference(decoder: Decoder, pattern: tuple[int, ...]) -> float:
     """The largest |uncached - cached| logit where the uncached path sums in other orders."""
     case = one_by_one(pattern)
-    cached = run_cached(decoder, case.tokens, case.steps())
+    cached = run_cached(decoder, case)
     others = [
         Decoder(CONFIG, parameters=reordered(decoder.model, list(order)))
         for order in permutations(range(CONFIG.width))

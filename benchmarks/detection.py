@@ -260,7 +260,7 @@ def _parametric(positions: str) -> list[Mutant]:
 def _ratios(subject: Any, case: Case, expected: Reference) -> Ratios:
     """The largest difference of the cached path of `subject`, as each policy sees it. The first is
     the excess by which `kvfuzz.agreement.check_against` judges."""
-    actual = run_cached(subject, case.tokens, case.steps())
+    actual = run_cached(subject, case)
     assert expected.logits is not None
     uncached = expected.logits.double()
     difference = (actual.double() - uncached).abs()

@@ -96,7 +96,7 @@ def _schedule(rng: random.Random, length: int) -> tuple[int, ...]:
 def _ratio(subject: object, clean: Decoder, case: Case) -> float:
     """The case's largest |difference| in units of eps x the row's largest |logit|."""
     expected = run_uncached(clean, case.tokens)
-    actual = run_cached(subject, case.tokens, case.steps())  # type: ignore[arg-type]
+    actual = run_cached(subject, case)  # type: ignore[arg-type]
     comparison = compare(actual, expected, constant(expected, None, expected.dtype))
     return float(comparison.excess.max()) * factor(expected.dtype, None)
 

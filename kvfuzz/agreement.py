@@ -12,8 +12,9 @@ from kvfuzz.case import Case
 from kvfuzz.compare import Comparison, compare, judge
 from kvfuzz.errors import InvalidSubject, one_line
 from kvfuzz.evidence import is_vacuous, lost_precision, rounded_to
+from kvfuzz.layout import Layout, layout
 from kvfuzz.noise import Unmeasurable, logits_noise
-from kvfuzz.run import CachedPathRaised, Rows, run_cached, run_uncached, seeded
+from kvfuzz.run import CachedPathRaised, Refused, Rows, run_cached, run_uncached, seeded
 from kvfuzz.subject import Subject, cache_dtype, conforming, fitting
 from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, declared, measured
 from kvfuzz.twin import InDouble
@@ -22,9 +23,9 @@ from kvfuzz.verdict import Verdict
 
 @dataclass(frozen=True)
 class Reference:
-    """What the uncached path says about a case: logits [batch, time, vocab] and how far from them
-    another honest path may be, or the error it raised. `prefixwise` when the logits come from one
-    run per prefix."""
+    """What the uncached path says about the sequences of a case (`kvfuzz.layout`): logits
+    [sequences, time, vocab] and how far from them another honest path may be, or the error it
+    raised. `prefixwise` when the logits come from one run per prefix."""
 
     logits: Tensor | None = None
     tolerance: Tolerance | None = None
@@ -80,7 +81,12 @@ def _weighed(
     lost = lost_precision(subject, case, compute_dtype(logits.dtype, subject)) if trace else None
     if lost is not None:
         return replace(verdict, status="diverged", excess=torch.inf, precision=lost)
-    if probe and verdict.status == "agreed" and is_vacuous(subject, case, logits, tolerance):
+    table = layout(case).table
+    if (
+        probe
+        and verdict.status == "agreed"
+        and is_vacuous(subject, case, table(logits), tolerance.at(table))
+    ):
         reason = "a corrupted cache would have given the same logits"
         return replace(verdict, status="vacuous", reason=reason)
     return verdict
@@ -95,7 +101,7 @@ def _held_to_the_prefix(
     assert expected.logits is not None
     position = verdict.first.position
     at_fault = expected.logits[:, position : position + 1]
-    alone = _last_logits(subject, case, position + 1, name)
+    alone = _last_logits(subject, layout(case).prefix(position + 1), name)
     tolerance = _the(expected.tolerance).between(position, position + 1)
     if isinstance(alone, Tensor) and _agree(alone, at_fault, tolerance):
         return verdict, expected
@@ -113,13 +119,14 @@ def _held_to_its_islands(
     if before.dtype == torch.float64:
         return verdict, expected
     try:
-        islands = [target for _, target in rounded_to(lambda: run_uncached(subject, case.tokens))]
+        rows = layout(case).sequences
+        islands = [target for _, target in rounded_to(lambda: run_uncached(subject, rows))]
         if coarsest(before.dtype, *islands) == before.dtype:
             return verdict, expected
-        whole = run_uncached(subject, case.tokens)
+        whole = run_uncached(subject, rows)
     except Exception:
         return verdict, expected  # what cannot be watched is judged as it was
-    found = tolerance_for(subject, case.tokens, whole, expected.logits, leeway, islands)
+    found = tolerance_for(subject, case, whole, expected.logits, leeway, islands)
     expected = replace(expected, tolerance=found)
     return check_against(expected, subject, case, name), expected
 
@@ -127,36 +134,46 @@ def _held_to_its_islands(
 def reference(
     subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
 ) -> Reference:
-    """The uncached logits of every prefix of `case`, and the tolerance for them.
+    """The uncached logits of every prefix of the sequences of `case`, and the tolerance for them.
 
     By the contract they come from one run per prefix. A causal decoder gives them all in one run
     over the whole rows; that this subject does is shown on the case itself, by a run over the
     first step's tokens alone. Where the two differ, every prefix is run.
     """
-    part = case.schedule[0] if len(case.schedule) > 1 else case.length - 1
+    found = layout(case)
+    part = _part(case, found)
     try:
-        whole = run_uncached(subject, case.tokens, name)
-        alone = run_uncached(subject, case.prefix(part), name) if part else whole
+        whole = run_uncached(subject, found.sequences, name)
+        alone = run_uncached(subject, found.prefix(part), name) if part else whole
     except InvalidSubject:
         raise
     except Exception as error:
         return Reference(error=error)
-    tolerance = tolerance_for(subject, case.tokens, whole, leeway=leeway)
+    tolerance = tolerance_for(subject, case, whole, leeway=leeway)
     if part == 0 or _agree(alone, whole[:, :part], tolerance.between(0, part)):
         return Reference(whole, tolerance)
     return _prefixwise(subject, case, name, whole, leeway)
 
 
+def _part(case: Case, found: Layout) -> int:
+    """The length of the prefix that is run alone: the first step's, or the shortest sequence's."""
+    longest = len(found.sequences[0])
+    if min(found.lengths) < longest:
+        return min(found.lengths)
+    first = next(step for step in case.steps() if step.feeds)
+    return first.size if first.size < longest else longest - 1
+
+
 def tolerance_for(
     subject: Subject,
-    tokens: Rows,
+    case: Case,
     whole: Tensor,
     logits: Tensor | None = None,
     leeway: float = 1.0,
     islands: Sequence[torch.dtype] = (),
 ) -> Tolerance:
-    """How far from the uncached `logits` [batch, time, vocab] (default: `whole`) another honest
-    path may be. `whole` are those of one run over all of `tokens`, whose noise is measured.
+    """How far from the uncached `logits` [sequences, time, vocab] (default: `whole`) another honest
+    path may be. `whole` are those of one run over all sequences of `case`, whose noise is measured.
 
     `islands` are coarser dtypes that the uncached path is known to pass through. What a cache
     loses that is declared to be lossy is part of the noise: the weights are perturbed
@@ -171,9 +188,11 @@ def tolerance_for(
         return declared(logits, bound, dtype)
     leeway = 1.0 if dtype == torch.float64 else leeway
     try:
-        noise = logits_noise(subject, tokens, whole, dtype)
+        noise = logits_noise(subject, layout(case).sequences, whole, dtype)
     except Unmeasurable:
         return constant(logits, getattr(subject, "width", None), dtype, leeway)
+    for row, length in enumerate(layout(case).lengths):
+        noise[row, length:] = 0.0  # what only fills a row up has no say
     return measured(logits, noise, dtype, leeway)
 
 
@@ -182,7 +201,9 @@ def check_against(
 ) -> Verdict:
     """Judge the cached path of `subject` on `case` against uncached logits found before."""
     try:
-        logits = run_cached(subject, case.tokens, case.steps(), name)
+        logits = run_cached(subject, case, name)
+    except Refused as refused:
+        return Verdict("discarded", reason=str(refused))
     except CachedPathRaised as raised:
         message = one_line(raised.error)
         if expected.error is not None:
@@ -197,34 +218,38 @@ def check_against(
         assert expected.error is not None
         message = one_line(expected.error)
         return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
-    return judge(compare_paths(logits, expected), case, expected.prefixwise)
+    return judge(compare_paths(logits, expected, case), case, expected.prefixwise)
 
 
-def compare_paths(logits: Tensor, expected: Reference) -> Comparison:
-    """Compare `logits` of another path with what was `expected`."""
+def compare_paths(logits: Tensor, expected: Reference, case: Case) -> Comparison:
+    """Compare `logits` [rows, columns, vocab] of the token table of `case` with what was
+    `expected`."""
     assert expected.logits is not None
-    return compare(logits, expected.logits, _the(expected.tolerance))
+    found, tolerance = layout(case), _the(expected.tolerance)
+    fed = None if found.plain else found.fed.to(logits.device)
+    return compare(logits, found.table(expected.logits), tolerance.at(found.table), fed)
 
 
 def _prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
     """The last logits of one uncached run per prefix. Their noise is that of the `whole` run, whose
     own error has no part in it."""
     last = []
-    for stop in range(1, case.length + 1):
-        logits = _last_logits(subject, case, stop, name)
+    rows = layout(case)
+    for stop in range(1, len(rows.sequences[0]) + 1):
+        logits = _last_logits(subject, rows.prefix(stop), name)
         if isinstance(logits, Exception):
             return Reference(error=logits, prefixwise=True)
         last.append(logits)
     found = torch.cat(last, dim=1)
-    tolerance = tolerance_for(subject, case.tokens, whole, found, leeway)
+    tolerance = tolerance_for(subject, case, whole, found, leeway)
     return Reference(found, tolerance, prefixwise=True)
 
 
-def _last_logits(subject: Subject, case: Case, stop: int, name: str) -> Tensor | Exception:
-    """The last logits [batch, 1, vocab] of an uncached run over the first `stop` tokens, or the
-    error that it raised."""
+def _last_logits(subject: Subject, rows: Rows, name: str) -> Tensor | Exception:
+    """The last logits [batch, 1, vocab] of an uncached run over `rows`, or the error that it
+    raised."""
     try:
-        return run_uncached(subject, case.prefix(stop), name)[:, -1:]
+        return run_uncached(subject, rows, name)[:, -1:]
     except InvalidSubject:
         raise
     except Exception as error:

@@ -129,7 +129,7 @@ def _cache_tensors(subject: Subject, tokens: Pattern) -> list[Tensor]:
     watched = _Watched(subject)
     case = one_by_one(tokens)
     try:
-        run_cached(watched, case.tokens, case.steps())
+        run_cached(watched, case)
     except CachedPathRaised:
         return []
     cache = watched.cache

@@ -107,7 +107,7 @@ def _measured(
                 f"run kvfuzz fuzz {factory.name} --dtype {dtype}"
             )
         rows += verdict.rows
-        read += verdict.rows > 0 and len(case.schedule) > 1
+        read += verdict.rows > 0 and case.reads_cache
         weak_rows += verdict.weak_rows
         if worst is None or verdict.excess > worst[0]:
             worst = verdict.excess, case, verdict

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case import Case
+from kvfuzz.layout import layout
 from kvfuzz.tolerance import Tolerance, name_of
 from kvfuzz.verdict import Difference, Impact, Verdict
 
@@ -18,7 +19,7 @@ class Comparison:
     """Two paths' values [batch, time, features], and per position [batch, time]: the feature
     `worst` whose difference is the largest multiple of what it is allowed, that `difference`, what
     is `allowed` to it by `tolerance`, and whether the position is `undefined`, NaN in both
-    paths."""
+    paths. Where a position was not `fed` (None: all were), nothing is compared."""
 
     cached: Tensor
     uncached: Tensor
@@ -27,6 +28,7 @@ class Comparison:
     allowed: Tensor
     undefined: Tensor
     tolerance: Tolerance
+    fed: Tensor | None = None
 
     @property
     def excess(self) -> Tensor:
@@ -39,8 +41,11 @@ class Comparison:
         return self.excess > 1
 
 
-def compare(cached: Tensor, uncached: Tensor, tolerance: Tolerance) -> Comparison:
-    """Compare `cached` with `uncached`, both [batch, time, features], within `tolerance`.
+def compare(
+    cached: Tensor, uncached: Tensor, tolerance: Tolerance, fed: Tensor | None = None
+) -> Comparison:
+    """Compare `cached` with `uncached`, both [batch, time, features], within `tolerance`, at the
+    positions that were `fed` [batch, time] (default: all).
 
     Equal infinities are equal (a model may mask vocabulary entries). An entry that is finite in
     one path only differs by inf. A position with an entry that is NaN in both is undefined.
@@ -49,12 +54,16 @@ def compare(cached: Tensor, uncached: Tensor, tolerance: Tolerance) -> Compariso
     both_nan = a.isnan() & b.isnan()
     entries = (a - b).abs().masked_fill((a == b) | both_nan, 0.0)
     entries = entries.masked_fill(entries.isnan(), torch.inf)
+    if fed is not None:
+        entries = entries.masked_fill(~fed[..., None], 0.0)
     worst = _ratio(entries, tolerance.allowed).argmax(-1)  # [batch, time]
     difference, bound = (
         t.gather(-1, worst[..., None])[..., 0] for t in (entries, tolerance.allowed)
     )
     undefined = both_nan.any(-1) & (difference <= bound)
-    return Comparison(cached, uncached, worst, difference, bound, undefined, tolerance)
+    if fed is not None:
+        undefined = undefined & fed
+    return Comparison(cached, uncached, worst, difference, bound, undefined, tolerance, fed)
 
 
 def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
@@ -67,10 +76,11 @@ def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
 def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
     """The verdict on a case whose cached and uncached logits were compared."""
     tolerance = comparison.tolerance
-    weak = tolerance.weak & ~comparison.undefined
+    fed = comparison.fed if comparison.fed is not None else torch.ones_like(tolerance.weak)
+    weak = tolerance.weak & ~comparison.undefined & fed
     excess = comparison.excess
     evidence: dict[str, Any] = {
-        "rows": int((~comparison.undefined & ~weak).sum()),
+        "rows": int((~comparison.undefined & ~weak & fed).sum()),
         "weak_rows": int(weak.sum()),
         "excess": float(excess.max()),
         "worst": divmod(int(excess.argmax()), excess.shape[1]),
@@ -108,6 +118,8 @@ def _impact(comparison: Comparison) -> Impact:
     a, b = comparison.cached.double(), comparison.uncached.double()
     usable = ~(a.isnan().any(-1) | b.isnan().any(-1) | (a == torch.inf).any(-1))
     usable &= ~(b == torch.inf).any(-1)
+    if comparison.fed is not None:
+        usable &= comparison.fed
     a, b = a[usable], b[usable]  # [positions, vocab]
     if not len(a):
         return Impact(0, 0, None, None)
@@ -125,21 +137,22 @@ def _impact(comparison: Comparison) -> Impact:
 
 
 def _first(comparison: Comparison, case: Case) -> Difference:
-    """The earliest diverging position; among rows that diverge there, the largest excess."""
-    position = int(comparison.diverges.any(0).nonzero()[0])
-    row = int(comparison.excess[:, position].argmax())
-    token = int(comparison.worst[row, position])
-    step = next(step for step in case.steps() if step.start <= position < step.stop)
+    """The earliest diverging column; among rows that diverge there, the largest excess."""
+    column = int(comparison.diverges.any(0).nonzero()[0])
+    row = int(comparison.excess[:, column].argmax())
+    token = int(comparison.worst[row, column])
+    step = next(step for step in case.steps() if step.start <= column < step.stop)
     return Difference(
         step=step.index,
         kind=step.kind,
         row=row,
-        position=position,
+        position=int(layout(case).position[row, column]),
+        column=column,
         token=token,
-        cached=float(comparison.cached[row, position, token]),
-        uncached=float(comparison.uncached[row, position, token]),
-        difference=float(comparison.difference[row, position]),
-        allowed=float(comparison.allowed[row, position]),
+        cached=float(comparison.cached[row, column, token]),
+        uncached=float(comparison.uncached[row, column, token]),
+        difference=float(comparison.difference[row, column]),
+        allowed=float(comparison.allowed[row, column]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvfuzz.case import Case, Step
 from kvfuzz.compare import compare
-from kvfuzz.run import CachedPathRaised, Rows, run_cached, run_uncached
+from kvfuzz.layout import layout
+from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
 from kvfuzz.subject import Subject, cache_dtype
 from kvfuzz.tensors import floating_tensors
 from kvfuzz.tolerance import ROUNDOFF, Tolerance, name_of
@@ -36,11 +37,10 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     Told from the operations themselves, without a tolerance. A cast counts if it changed a value.
     The dtype that the subject declares for its cache is exempt.
     """
-    steps = _first_steps(case)
-    rows = case.prefix(steps[-1].stop)
+    first = case.beginning(MOST_STEPS)
     try:
-        uncached = rounded_to(lambda: run_uncached(subject, rows))
-        cached = rounded_to(lambda: run_cached(subject, rows, steps))
+        uncached = rounded_to(lambda: run_uncached(subject, layout(first).sequences))
+        cached = rounded_to(lambda: run_cached(subject, first))
     except Exception:
         return None  # what cannot be traced was judged by its logits
     exempt = cache_dtype(subject)
@@ -62,35 +62,47 @@ def rounded_to(action: Callable[[], object]) -> dict[tuple[torch.dtype, torch.dt
 
 
 def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolerance) -> bool:
-    """Whether a corrupted cache would give, on the first steps of `case`, logits within
-    `tolerance` of the `expected` [batch, time, vocab].
+    """Whether a corrupted cache would give, on the first steps of `case`, logits within `tolerance`
+    of the `expected`, both [rows, columns, ...] of its token table.
 
-    Each number in the cache is changed a little, up or down, before the last step. If that is not
-    noticed (a cache may hold no numbers, or unused ones), the cache is corrupted through the first
-    token of each row. False for a case of one step, which reads no cache.
+    Each number in the cache is changed a little, up or down, before the last call that reads it. If
+    that is not noticed (a cache may hold no numbers, or unused ones), the cache is corrupted
+    through what was fed before. False for a case that reads no cache.
     """
-    steps = _first_steps(case)
-    if len(steps) == 1:
+    first = case.beginning(MOST_STEPS)
+    calls = [step for step in first.steps() if step.feeds]
+    readers = [number for number, step in enumerate(calls) if step.before[0]]
+    if not readers:
         return False
-    last = steps[-1]
-    rows = case.prefix(last.stop)
-    changed = [((row[0] + 1) % subject.vocab_size, *row[1:]) for row in rows]
+    last = calls[readers[-1]]
+    columns = slice(last.start, last.stop)
     size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
+    bound, wanted = tolerance.between(last.start, last.stop), expected[:, columns]
+    fed = layout(first).fed[:, columns].to(wanted.device)
 
-    def unnoticed(watched: Subject, tokens: Rows) -> bool:
+    def unnoticed(watched: Subject, tried: Case) -> bool:
         try:
-            logits = run_cached(watched, tokens, steps)
+            found = run_cached(watched, tried)[:, columns]
         except (CachedPathRaised, RuntimeError):
             return False
-        found, bound = logits[:, last.start : last.stop], tolerance.between(last.start, last.stop)
-        wanted = expected[:, last.start : last.stop]
-        return not bool(compare(found, wanted, bound).diverges.any())
+        return not bool(compare(found, wanted, bound, fed).diverges.any())
 
-    return unnoticed(_Corrupting(subject, last.index, size), rows) and unnoticed(subject, changed)
+    changed = replace(first, tokens=_otherwise_begun(first, last, subject.vocab_size))
+    corrupting: Any = _Corrupting(subject, readers[-1], size)
+    return unnoticed(corrupting, first) and unnoticed(subject, changed)
+
+
+def _otherwise_begun(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    """The tokens of `case` with others in front of what `last` feeds: another first one, or, where
+    that may be gone by then, all of them."""
+    stop = 1 if case.is_plain else last.start
+    return tuple(
+        (*((token + 1) % vocab_size for token in row[:stop]), *row[stop:]) for row in case.tokens
+    )
 
 
 class _Corrupting:
-    """`subject`, whose cache is corrupted by a relative `size` before step `index`."""
+    """`subject`, whose cache is corrupted by a relative `size` before call number `index`."""
 
     def __init__(self, subject: Subject, index: int, size: float) -> None:
         self._subject = subject
@@ -102,10 +114,10 @@ class _Corrupting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._subject, name)
 
-    def cached(self, tokens: Tensor, cache: Any) -> Any:
+    def cached(self, tokens: Tensor, cache: Any, **given: Tensor) -> Any:
         self._left -= 1
         if self._left != -1:
-            return self._subject.cached(tokens, cache)
+            return self._subject.cached(tokens, cache, **given)
         twin = getattr(self._subject, "twin", None)
         # What a cache shares with a subject in the float64 lane is float64 while that runs.
         with twin.running() if isinstance(twin, Twin) and twin.always else nullcontext():
@@ -115,7 +127,7 @@ class _Corrupting:
                 for draw, tensor in enumerate(tensors):
                     sign = signs(tensor.numel(), draw % 8).view(tensor.shape).to(tensor.device)
                     tensor.copy_(tensor.double() * (1 + self._size * sign))
-                return self._subject.cached(tokens, cache)
+                return self._subject.cached(tokens, cache, **given)
             finally:
                 # A subject may hold on to what it calls its cache.
                 for tensor, value in zip(tensors, saved, strict=True):
@@ -174,7 +186,3 @@ def _changed(source: Tensor, given: Tensor) -> bool:
     before, after = source.detach().double(), given.detach().double()
     usual = before.isfinite() & (before.abs() < _MOST)
     return bool(((before != after) & usual).any())
-
-
-def _first_steps(case: Case) -> list[Step]:
-    return list(islice(case.steps(), MOST_STEPS))

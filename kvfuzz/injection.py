@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from kvfuzz.errors import InvalidSubject
+from kvfuzz.subject import OFFERED
 
 Fault = Callable[..., Any]
 """Takes the real functions of its targets; returns the replacement, or a tuple of them."""
@@ -45,17 +44,36 @@ class Faulty:
         self._replacements()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.subject, name)
+        found = getattr(self.subject, name)
+        acts = callable(found) and (name == "cached" or name in OFFERED)
+        return self._with_fault(found, name) if acts else found
 
     def new_cache(self, batch: int) -> FaultyCache:
         """An empty cache for `batch` rows, with a fresh fault of its own."""
-        return FaultyCache(self.subject.new_cache(batch), self._replacements())
+        replacements = self._replacements()
+        with replaced(self.places, replacements):
+            return FaultyCache(self.subject.new_cache(batch), replacements)
 
-    def cached(self, tokens: Tensor, cache: FaultyCache) -> tuple[Tensor, FaultyCache]:
-        """As the subject's, while the fault is in place."""
-        with replaced(self.places, cache.replacements):
-            logits, inner = self.subject.cached(tokens, cache.inner)
-        return logits, FaultyCache(inner, cache.replacements)
+    def _with_fault(self, found: Callable[..., Any], name: str) -> Any:
+        """The subject's method `found`, called `name`, while the fault is in place."""
+
+        @functools.wraps(found)
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            # What is loaded has a fresh fault of its own, as a new cache has.
+            cache = next((a for a in args if isinstance(a, FaultyCache)), None)
+            replacements = cache.replacements if cache else self._replacements()
+            inner = [a.inner if isinstance(a, FaultyCache) else a for a in args]
+            with replaced(self.places, replacements):
+                result = found(*inner, **kwargs)
+            if name == "cached":
+                logits, changed = result
+                return logits, FaultyCache(changed, replacements)
+            # These three give no cache.
+            return (
+                result if name in ("save", "view", "unused") else FaultyCache(result, replacements)
+            )
+
+        return faulty
 
     def _replacements(self) -> tuple[Callable[..., Any], ...]:
         made = self.fault(*(getattr(module, name) for module, name in self.places))

@@ -120,7 +120,7 @@ def position_differences(
     case = Case((tokens,), schedule) if schedule else one_by_one(tokens)
     uncached = run_uncached(subject, case.tokens)
     try:
-        cached = run_cached(subject, case.tokens, case.steps())
+        cached = run_cached(subject, case)
     except CachedPathRaised:
         return torch.full((len(tokens),), math.inf, dtype=torch.float64)
     tolerance = constant(uncached, getattr(subject, "width", None), uncached.dtype)

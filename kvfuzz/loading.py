@@ -204,8 +204,8 @@ def _is_pure(subject: Any) -> bool:
     again: list[Tensor] = []
     with seeded(0):
         uncached = run_uncached(subject, case.tokens)
-        cached = run_cached(subject, case.tokens, case.steps())
-        losses = rounded_to(lambda: again.append(run_cached(subject, case.tokens, case.steps())))
+        cached = run_cached(subject, case)
+        losses = rounded_to(lambda: again.append(run_cached(subject, case)))
         twin = twin_of(subject)
         moved = []
         with twin.running(), perturbing(twin.weights) as perturb:

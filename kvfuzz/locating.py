@@ -21,8 +21,9 @@ from torch import Tensor
 
 from kvfuzz.case import Case, Step
 from kvfuzz.compare import Comparison, compare
+from kvfuzz.layout import Layout, layout, numbers_of, places_of
 from kvfuzz.noise import Unmeasurable, states_noise
-from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.sites import Site
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, measured
@@ -30,7 +31,8 @@ from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, measu
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A state that differs: at `site`, in `step` (from 0), at absolute `position` of `row`.
+    """A state that differs: at `site`, in `step` (from 0), at `position` of the own tokens of
+    `row`.
 
     `missing` tells that the cached run holds fewer or more positions there than it should: then
     `difference` is inf. `source` is the line, `file:line`, where the cached path reported it.
@@ -84,13 +86,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A site of one step in both runs, from position `start` on: `excess` is [parts, batch,
-    time]."""
+    """A site of one step in both runs, at `places`: `excess` is [parts, batch, time]."""
 
     step: Step
     site: Site
     source: str
-    start: int
+    places: _Places
     parts: list[Comparison]
     excess: Tensor
     missing: str | None
@@ -125,12 +126,12 @@ def difference_map(subject: Subject, case: Case) -> list[SiteDifference]:
     for compared in _compared(subject, case):
         step, site = compared.step.index, str(compared.site)
         excess = compared.excess.amax(dim=(0, 1)).tolist() if compared.excess.numel() else []
+        start = compared.places.start
         cells += [
-            SiteDifference(step, site, compared.start + offset, value)
-            for offset, value in enumerate(excess)
+            SiteDifference(step, site, start + offset, value) for offset, value in enumerate(excess)
         ]
         if compared.missing:
-            cells.append(SiteDifference(step, site, compared.start + len(excess), torch.inf))
+            cells.append(SiteDifference(step, site, start + len(excess), torch.inf))
     return cells
 
 
@@ -181,18 +182,23 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
         return
     whole = _whole(subject, case)
     tolerances = _tolerances(subject, case, whole)
-    for step, trace in zip(case.steps(), _traced_steps(subject, case), strict=False):
+    windows = getattr(subject, "windows", None)
+    for step, trace in _traced_steps(subject, case):
+        places = _places(step, layout(case))
         for site in sorted(trace.states, key=lambda site: site.order):
-            start = 0 if site.kind == "cache" else step.start
-            due = step.stop - start
+            in_cache = site.kind == "cache"
+            start = 0 if in_cache else len(step.before[0])
+            due = len(step.after[0]) - start
             held = min(state.shape[1] for state in trace.states[site])
+            window = (
+                windows[site.layer] if in_cache and windows and site.layer is not None else None
+            )
+            if window is not None and min(window, due) <= held < due:
+                start, due = start + due - held, held  # what a window has passed may be gone
             both = min(held, due)
+            at = places.between(start, start + both)
             parts = [
-                compare(
-                    actual[:, :both],
-                    expected[:, start : start + both],
-                    tolerance.between(start, start + both),
-                )
+                compare(actual[:, :both], at.of(expected), tolerance.at(at.of), at.text)
                 for actual, expected, tolerance in zip(
                     trace.states[site], whole.states[site], tolerances[site], strict=True
                 )
@@ -200,14 +206,56 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
             excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
             missing = f"holds {held} of the {due} positions due" if held < due else None
             missing = f"holds {held} positions, {due} are due" if held > due else missing
-            yield _Compared(step, site, trace.sources[site], start, parts, excess, missing)
+            yield _Compared(step, site, trace.sources[site], at, parts, excess, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which `position` of which `sequence` each slot of each row holds [batch, slots]; `text` is
+    false for padding. Both are None where row i holds the positions `start`, `start` + 1, ... of
+    sequence i."""
+
+    start: int
+    sequence: Tensor | None = None
+    position: Tensor | None = None
+    text: Tensor | None = None
+    stop: int | None = None
+
+    def between(self, start: int, stop: int) -> _Places:
+        """Those of the slots `start` to `stop`."""
+        if self.sequence is None or self.position is None or self.text is None:
+            return _Places(start, stop=stop)
+        slots = slice(start, stop)
+        return _Places(start, self.sequence, self.position[:, slots], self.text[:, slots], stop)
+
+    def of(self, values: Tensor) -> Tensor:
+        """The `values` [sequences, time, ...] of these places, [batch, slots, ...]."""
+        if self.sequence is None or self.position is None:
+            return values[:, self.start : self.stop]
+        return values[self.sequence, self.position]
+
+    def position_of(self, row: int, offset: int) -> int:
+        """The position, in the row's own tokens, of the slot number `offset` of these."""
+        if self.position is None or offset >= self.position.shape[1]:
+            return self.start + offset
+        return int(self.position[row, offset])
+
+
+def _places(step: Step, found: Layout) -> _Places:
+    if found.plain:
+        return _Places(0)
+    numbers = torch.tensor(numbers_of(step, found))[:, None]
+    counted = places_of(step)
+    position = torch.tensor([[place or 0 for place in row] for row in counted])
+    text = torch.tensor([[place is not None for place in row] for row in counted])
+    return _Places(0, numbers, position, text)
 
 
 def _whole(subject: Subject, case: Case) -> Trace:
-    """The states of one uncached run over the rows of `case`."""
+    """The states of one uncached run over the sequences of `case`."""
     whole = Trace()
     with subject.trace(whole):  # type: ignore[attr-defined]
-        run_uncached(subject, case.tokens)
+        run_uncached(subject, layout(case).sequences)
     return whole
 
 
@@ -235,20 +283,19 @@ def _tolerances(subject: Subject, case: Case, whole: Trace) -> dict[Site, list[T
     return found
 
 
-def _traced_steps(subject: Subject, case: Case) -> list[Trace]:
-    """One trace per step; up to the step that raised, if one did."""
-    traces: list[Trace] = []
+def _traced_steps(subject: Subject, case: Case) -> list[tuple[Step, Trace]]:
+    """One trace for each step that feeds; up to the step that raised, if one did."""
+    traces: list[tuple[Step, Trace]] = []
 
-    def steps() -> Iterator[Step]:
-        for step in case.steps():
-            traces.append(Trace())
-            yield step
+    def begin(step: Step) -> None:
+        if step.feeds:
+            traces.append((step, Trace()))
 
     def note(kind: str, layer: int | None, *states: Tensor) -> None:
-        traces[-1].add(kind, layer, states, sys._getframe(1))
+        traces[-1][1].add(kind, layer, states, sys._getframe(1))
 
-    with subject.trace(note), suppress(CachedPathRaised):  # type: ignore[attr-defined]
-        run_cached(subject, case.tokens, steps())
+    with subject.trace(note), suppress(CachedPathRaised, Refused):  # type: ignore[attr-defined]
+        run_cached(subject, case, begin=begin)
     return traces
 
 
@@ -267,7 +314,7 @@ def _first(compared: _Compared) -> Divergence | None:
     return Divergence(
         compared.step.index,
         row,
-        compared.start + offset,
+        compared.places.position_of(row, offset),
         compared.site,
         difference,
         allowed,
@@ -277,10 +324,12 @@ def _first(compared: _Compared) -> Divergence | None:
 
 
 def _flat(state: Tensor, batch: int) -> Tensor:
-    """[time], [batch, time, features] or [batch, heads, time, head_dim] as [batch, time,
-    features]. Indices become float64, which holds them exactly."""
+    """[time], [batch, time], [batch, time, features] or [batch, heads, time, head_dim] as [batch,
+    time, features]. Indices become float64, which holds them exactly."""
     if state.dim() == 1:
         return state.double()[None, :, None].expand(batch, -1, 1)
+    if state.dim() == 2:
+        return state.double()[..., None]
     if state.dim() == 4:
         return state.transpose(1, 2).flatten(2)
     return state

@@ -19,11 +19,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import Flaky, Unsatisfiable
+from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.errors import KvfuzzError
+from kvfuzz.evidence import MOST_STEPS
 from kvfuzz.loading import Options
 from kvfuzz.strategies import Balance, Space, cases
 from kvfuzz.subject import Factory
@@ -76,7 +78,7 @@ class Tally:
         self.discarded += verdict.status == "discarded"
         self.weak += verdict.status == "weak"
         self.vacuous += verdict.status == "vacuous"
-        self.read += agreed and len(case.schedule) > 1
+        self.read += agreed and case.reads_cache
         self.prefixwise += verdict.prefixwise
         self.worst_excess = max(self.worst_excess, verdict.excess)
         self.reasons = _with(self.reasons, verdict.reason)[:MOST_REASONS]
@@ -170,8 +172,8 @@ def run_round(
         if tally.failure is None and tally.cases and plan.overdue:
             return None
         # Which dtypes a path computes in depends on its code and not on the tokens.
-        kinds = sorted({step.kind for step in case.steps()})
-        code = repr((case.dtype, sorted(case.config.items()), kinds))
+        kinds = [step.kind for step in case.beginning(MOST_STEPS).steps()]
+        code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
         try:
             verdict = check(
                 factory.subject(case),
@@ -261,28 +263,34 @@ def drive(
         if examples >= TARGETED:
             hypothesis.target(verdict.excess)
 
-    with suppress(Unsatisfiable), _without_constants():
+    with suppress(Unsatisfiable), _evenly():
         run()
 
 
 @contextmanager
-def _without_constants() -> Iterator[None]:
-    """Inside, Hypothesis draws the same for the same seed in every process.
+def _evenly() -> Iterator[None]:
+    """Inside, Hypothesis draws each case anew, and the same for the same seed in every process.
 
     Otherwise it mixes in constants that it finds in the modules which happen to be loaded, the
-    subject's among them, so that a worker or another script would draw other cases. Where a release
-    of it has no such thing, there is nothing to take away.
+    subject's among them, so that a worker or another script would draw other cases; and it follows
+    each case by variations of it, which left out whole families of schedules in a run of 200 cases.
+    Where a release of it has no such thing, there is nothing to take away.
     """
-    provider: Any = HypothesisProvider
-    real = getattr(provider, "_maybe_draw_constant", None)
-    if real is None:
-        yield
-        return
-    provider._maybe_draw_constant = lambda *_args, **_kwargs: None
+    real = [
+        (owner, name, getattr(owner, name))
+        for owner, name in (
+            (HypothesisProvider, "_maybe_draw_constant"),
+            (ConjectureRunner, "generate_mutations_from"),
+        )
+        if hasattr(owner, name)
+    ]
     try:
+        for owner, name, _ in real:
+            setattr(owner, name, lambda *_args, **_kwargs: None)
         yield
     finally:
-        provider._maybe_draw_constant = real
+        for owner, name, method in real:
+            setattr(owner, name, method)
 
 
 def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:

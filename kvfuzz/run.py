@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvfuzz.case import Step
+from kvfuzz.case import Case, Step
 from kvfuzz.errors import InvalidSubject
+from kvfuzz.layout import layout, positions, text_mask
+from kvfuzz.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.subject import Subject, device_of
 
 Rows = Sequence[Sequence[int]]
@@ -23,6 +27,16 @@ class CachedPathRaised(Exception):
         super().__init__(str(error))
         self.step = step
         self.error = error
+
+
+class Refused(Exception):
+    """The subject refused `step` by raising NotImplementedError: it offers such an operation, but
+    not on this cache."""
+
+    def __init__(self, step: Step, error: NotImplementedError) -> None:
+        text = str(error).strip() or "it gave no reason"
+        super().__init__(f"{step.kind} refused: {text.splitlines()[0]}")
+        self.step = step
 
 
 class Exited(Exception):
@@ -48,36 +62,124 @@ def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tenso
 
 @torch.no_grad()
 def run_cached(
-    subject: Subject, tokens: Rows, steps: Iterable[Step], name: str = "subject"
+    subject: Subject,
+    case: Case,
+    name: str = "subject",
+    begin: Callable[[Step], object] | None = None,
 ) -> Tensor:
-    """Logits [batch, time, vocab] of `tokens` [batch, time], fed through one cache by `steps`.
+    """Logits [rows, columns, vocab] of the token table of `case`, fed through caches by its steps;
+    nought where nothing was fed. `begin` is called with each step before it.
 
-    Raises CachedPathRaised at the step where the subject raised, and InvalidSubject if its
-    logits have another shape or it does not return the pair (logits, cache).
+    Raises CachedPathRaised at the step where the subject raised, Refused where it would not do what
+    the step asks, and InvalidSubject if its logits have another shape or it does not return what
+    the protocol says.
     """
-    whole = as_tensor(subject, tokens)
-    pieces = []
-    cache: Any = None
-    for step in steps:
-        chunk = whole[:, step.start : step.stop].clone()
+    whole = as_tensor(subject, case.tokens)
+    caches: list[Any] = []
+    pieces: list[tuple[Step, Tensor]] = []
+    for step in case.steps():
+        if begin is not None:
+            begin(step)
         try:
-            if step.index == 0:
-                cache = subject.new_cache(len(tokens))
-            answer = subject.cached(chunk, cache)
+            if not caches and step.kind != "new":
+                caches.append(subject.new_cache(case.batch))
+            if step.feeds:
+                pieces.append((step, _fed(subject, case, step, whole, caches, name)))
+            else:
+                _operated(subject, step, caches, name)
         except InvalidSubject:
             raise
+        except NotImplementedError as error:
+            raise Refused(step, error) from error
         except SystemExit as error:
             raise CachedPathRaised(step, Exited(error)) from error
         except Exception as error:
             raise CachedPathRaised(step, error) from error
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise InvalidSubject(
-                f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
-            )
-        logits, cache = answer
-        shape = (len(tokens), step.stop - step.start)
-        pieces.append(_checked(logits, shape, subject, f"{name}.cached()").clone())
-    return torch.cat(pieces, dim=1)
+    if case.is_plain:
+        return torch.cat([logits for _, logits in pieces], dim=1)
+    return _table(case, pieces)
+
+
+def _fed(
+    subject: Any, case: Case, step: Step, whole: Tensor, caches: list[Any], name: str
+) -> Tensor:
+    """The logits [batch, n, vocab] of a step that feeds."""
+    cache = caches[step.cache]
+    _poison(subject, cache)
+    chunk = whole[: step.batch, step.start : step.stop].clone()
+    answer = subject.cached(chunk, cache, **_given(case, step, whole.device))
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise InvalidSubject(
+            f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
+        )
+    logits, caches[step.cache] = answer
+    return _checked(logits, (step.batch, step.size), subject, f"{name}.cached()").clone()
+
+
+def _given(case: Case, step: Step, device: torch.device) -> dict[str, Tensor]:
+    """The optional arguments of the call of `step`."""
+    given: dict[str, Tensor] = {}
+    if "mask" in case.given:
+        given["mask"] = torch.tensor(text_mask(step.after), device=device)
+    if "positions" in case.given:
+        given["positions"] = torch.tensor(positions(step), device=device)
+    return given
+
+
+def _operated(subject: Any, step: Step, caches: list[Any], name: str) -> None:
+    """Do to `caches` what a step that feeds nothing says."""
+    if isinstance(step.operation, New):
+        caches.append(subject.new_cache(step.operation.rows))
+        return
+    cache = caches[step.cache if step.source is None else step.source]
+    match step.operation:
+        case Fork():
+            caches.append(_kept(subject.copy(cache), cache, f"{name}.copy()"))
+        case Restore():
+            state = pickle.loads(pickle.dumps(subject.save(cache)))
+            caches[step.cache] = _kept(subject.load(state), cache, f"{name}.load()")
+        case Crop(count):
+            caches[step.cache] = _kept(subject.crop(cache, count), cache, f"{name}.crop()")
+        case Reorder(rows):
+            index = torch.tensor(rows, device=device_of(subject))
+            caches[step.cache] = _kept(subject.reorder(cache, index), cache, f"{name}.reorder()")
+        case Reset():
+            caches[step.cache] = _kept(subject.reset(cache), cache, f"{name}.reset()")
+
+
+def _kept(found: Any, before: Any, call: str) -> Any:
+    """The cache that a method returned. Raises InvalidSubject if it returned nothing, as one does
+    that changes its argument and no more."""
+    if found is None and before is not None:
+        raise InvalidSubject(f"{call} should return the cache, got None")
+    return found
+
+
+POISON = 1e4
+"""What unused slots hold: large, finite, and in the range of every dtype of a cache but one."""
+
+
+def _poison(subject: Any, cache: Any) -> None:
+    """Fill what `subject` says is unused in `cache`, so that a read of it shows."""
+    if not callable(getattr(subject, "unused", None)):
+        return
+    for tensor in subject.unused(cache):
+        if tensor.is_floating_point():
+            tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
+        elif tensor.dtype != torch.bool:
+            tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def _table(case: Case, pieces: Sequence[tuple[Step, Tensor]]) -> Tensor:
+    """The logits of all steps at the cells of the token table."""
+    first = pieces[0][1]
+    dtype = functools.reduce(torch.promote_types, (logits.dtype for _, logits in pieces))
+    table = first.new_zeros((case.batch, case.length, first.shape[-1]), dtype=dtype)
+    for step, logits in pieces:
+        table[: step.batch, step.start : step.stop] = logits
+    if "mask" in case.given:
+        table[~layout(case).fed.to(table.device)] = 0.0  # what padding gives, nobody reads
+    return table
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Site:
 
 class Note(Protocol):
     """Receives the states of a site: tensors [batch, time, features], [batch, heads, time,
-    head_dim], or [time] for what all rows share."""
+    head_dim], or indices [batch, time], or [time] for what all rows share."""
 
     def __call__(self, kind: str, layer: int | None, *states: Tensor) -> None: ...
 

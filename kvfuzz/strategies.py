@@ -1,19 +1,24 @@
 """What Hypothesis draws: whole cases, that shrink towards one row of few tokens.
 
-A short run must reach every family of schedules, so the three families are drawn with equal
-chance: token by token; a prefill and then single tokens; arbitrary chunks.
+A short run must reach every family of schedules, so the families are drawn with equal chance: token
+by token; a prefill and then single tokens; arbitrary chunks; and, if the subject offers more than
+that, as many programs (`kvfuzz.programs`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
-from kvfuzz.case import Case
+from kvfuzz.case import GIVEN, Case
 from kvfuzz.errors import UsageError
+from kvfuzz.families import elements
+from kvfuzz.programs import LATE, MIXED, Program, focuses, programs
+from kvfuzz.schedule import Entry, Padded
 from kvfuzz.subject import Factory
 
 LONGEST = 20
@@ -27,7 +32,7 @@ MOST_PASSED = 5
 @dataclass(frozen=True)
 class Space:
     """The cases that may be drawn: token ids below `vocab_size`, rows of up to `longest` tokens,
-    and what the subject can be built with."""
+    what the subject can be built with, and what it `offers` beyond the protocol."""
 
     vocab_size: int
     longest: int
@@ -35,6 +40,7 @@ class Space:
     seeded: bool = True
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    offers: frozenset[str] = frozenset()
 
 
 def space_of(factory: Factory, longest: int | None = None) -> Space:
@@ -50,85 +56,158 @@ def space_of(factory: Factory, longest: int | None = None) -> Space:
         raise UsageError(f"the longest row should hold at least 1 token, got {longest}")
     most = longest or min(LONGEST, limits.max_length or LONGEST)
     return Space(
-        limits.vocab_size, most, factory.dtypes, factory.seeded, factory.choices, factory.fixed
+        limits.vocab_size,
+        most,
+        factory.dtypes,
+        factory.seeded,
+        factory.choices,
+        factory.fixed,
+        limits.offers,
     )
 
 
 @st.composite
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """One case of `space`: rows of one length, all different."""
-    schedule = draw(schedules(space.longest))
-    token = st.integers(0, space.vocab_size - 1)
-    length = sum(schedule)
-    row = st.lists(token, min_size=length, max_size=length).map(tuple)
     most_rows = min(MOST_ROWS, space.vocab_size)
-    rows = draw(st.lists(row, min_size=1, max_size=most_rows, unique=True))
+    focus = draw(st.sampled_from((*PLAIN_FOCUSES, *focuses(space.offers))))
+    if focus in PLAIN_FOCUSES:
+        program = Program(draw(PLAIN_FOCUSES[focus](space.longest)), 1)
+    else:
+        program = draw(programs(focus, space.longest, most_rows, space.offers))
+        most_rows = program.rows
+    token = st.integers(0, space.vocab_size - 1)
+    length = program.columns
+    row = st.lists(token, min_size=length, max_size=length).map(tuple)
+    rows = draw(st.lists(row, min_size=program.rows, max_size=most_rows, unique=True))
     drawn = {name: draw(st.sampled_from(values)) for name, values in space.choices.items()}
     return Case(
         tokens=tuple(rows),
-        schedule=schedule,
+        schedule=program.schedule,
         seed=draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
         dtype=draw(st.sampled_from(space.dtypes)),
         config={**drawn, **space.fixed},
+        given=program.given,
     )
 
 
 @dataclass
 class Balance:
     """Keeps the cases that a run of `examples` draws from `space` balanced: independent draws leave
-    a setting out of a short run, and Hypothesis is fond of the smallest case.
+    a setting or an operation out of a short run, and Hypothesis is fond of the smallest case and of
+    variations of the last one.
 
     `missing` are the settings that no case has had yet, `single` counts the cases of one call,
-    which read no cache, and `passed` those that were passed over.
+    which read no cache, `had` those of each feature, and `passed` those that were passed over.
     """
 
     space: Space
     examples: int
     missing: set[str] = field(init=False)
+    features: frozenset[str] = field(init=False)
     drawn: int = 0
     single: int = 0
     passed: int = 0
+    had: Counter[str] = field(default_factory=Counter)
+    last: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         choices = {"dtype": self.space.dtypes, **self.space.choices}
         self.missing = {repr(pair) for name in choices for pair in _pairs(name, choices[name])}
+        self.features = _offered(self.space)
 
     def wants(self, case: Case) -> bool:
         """Whether `case` is one to run; if not, another should be drawn in its place.
 
         The last two thirds of a run go to the settings that are missing, until none is. One case in
-        eight may be of a single call.
+        eight may be of a single call; one in SHARE at least has each feature; and no two in a row
+        have the same schedule.
         """
         settings = {"dtype": case.dtype, **case.config}
         new = self.missing & {repr(pair) for pair in settings.items()}
-        single = len(case.schedule) == 1
-        crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
+        single = not case.reads_cache
+        crowded = single and 8 * self.single > self.drawn
+        crowded |= case.schedule == self.last
+        found = _features(case)
+        starved = {word for word in self.features if SHARE * self.had[word] < self.drawn}
         idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
-        if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
+        idle |= bool(starved) and not starved & found
+        if ((crowded and self.space.longest > 1) or idle) and (
+            self.passed < MOST_PASSED * self.examples
+        ):
             self.passed += 1
             return False
         self.missing -= new
         self.drawn += 1
         self.single += single
+        self.had.update(found)
+        self.last = case.schedule
         return True
+
+
+SHARE = 20
+_LATE = ("extend", "crop", "restore", "padding")
+
+
+def _features(case: Case) -> set[str]:
+    """The elements of `case`; and those that came `late`, when a small window is full."""
+    found = set(elements(case))
+    for step in case.steps():
+        kind = "padding" if isinstance(step.operation, Padded) else step.kind
+        if kind in _LATE and len(step.before[0]) >= LATE:
+            found.add(f"late {kind}")
+    return found
+
+
+def _offered(space: Space) -> frozenset[str]:
+    """The features that cases of `space` should have, each as often as the others."""
+    if not space.offers or space.longest <= 2 * LATE:
+        return frozenset()
+    words = {word for focus in focuses(space.offers) for word in FEATURES.get(focus, (focus,))}
+    words |= {"extend", "late extend", *(space.offers & set(GIVEN))}
+    if min(MOST_ROWS, space.vocab_size) > 1:
+        words.add("several rows")
+    return frozenset(words - {MIXED})
+
+
+FEATURES = {
+    "padding": ("left padding", "right padding", "late padding"),
+    "reorder": ("reorder", "select", "repeat"),
+    "crop": ("crop", "late crop"),
+    "restore": ("restore", "late restore"),
+    "fork": ("fork", "switch"),
+    "new": ("new", "switch"),
+}
+"""The features of cases about a focus, where they are not just called as that."""
 
 
 def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return [(name, value) for value in values]
 
 
-def schedules(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Chunk sizes that sum to at most `longest`, from the three families."""
-    one_by_one = st.integers(1, longest).map(lambda count: (1,) * count)
-    prefilled = st.integers(1, longest).flatmap(
+def one_by_one(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Up to `longest` single tokens."""
+    return st.integers(1, longest).map(lambda count: (1,) * count)
+
+
+def prefilled(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """A prefill and then single tokens."""
+    return st.integers(1, longest).flatmap(
         lambda prefill: st.integers(0, longest - prefill).map(
             lambda decodes: (prefill, *(1,) * decodes)
         )
     )
+
+
+def chunked(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Arbitrary chunks, mostly small ones."""
     small = st.integers(1, min(SMALL_CHUNK, longest))
     size = st.one_of(small, small, st.integers(1, longest))
     chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, longest // 2))
-    return st.one_of(one_by_one, prefilled, chunks.map(lambda sizes: _cut(sizes, longest)))
+    return chunks.map(lambda sizes: _cut(sizes, longest))
+
+
+PLAIN_FOCUSES = {"token by token": one_by_one, "prefill + decode": prefilled, "chunks": chunked}
 
 
 def _cut(sizes: list[int], longest: int) -> tuple[int, ...]:

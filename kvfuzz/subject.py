@@ -6,6 +6,7 @@ configuration, so that weights and settings vary from case to case.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -13,11 +14,22 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from kvfuzz.case import Case
+from kvfuzz.case import GIVEN, Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
 from kvfuzz.tolerance import ROUNDOFF, name_of
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
+OFFERED = {
+    "crop": ("cache", "count"),
+    "reorder": ("cache", "rows"),
+    "copy": ("cache",),
+    "save": ("cache",),
+    "load": ("state",),
+    "reset": ("cache",),
+    "view": ("cache",),
+    "unused": ("cache",),
+}
+"""The optional methods of a subject, and what each is called with."""
 
 
 @runtime_checkable
@@ -33,6 +45,10 @@ class Subject(Protocol):
     `perturbed(tokens, size, draws)`, for a subject that can run many sets of weights at once: the
     uncached float64 logits [draws, batch, time, vocab] of the weights as they are (for the draw
     None) and of random perturbations of them by a relative `size` (see `kvfuzz.noise`).
+
+    What more can be done to a cache is offered by optional arguments of `cached` and by optional
+    methods (`OFFERED`); docs/subjects.md says what each must do. A method that raises
+    NotImplementedError, before it changes anything, refuses what this cache cannot do.
     """
 
     vocab_size: int
@@ -50,10 +66,12 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a strategy may draw from: token ids below `vocab_size`, rows up to `max_length`."""
+    """What a strategy may draw from: token ids below `vocab_size`, rows up to `max_length`, and
+    what the subject `offers` beyond the protocol."""
 
     vocab_size: int
     max_length: int | None
+    offers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,9 +107,12 @@ class Factory:
 
     def limits(self) -> Limits:
         """The limits of the simplest subject, which every drawn one must share."""
+        subject = self._simplest()
+        return Limits(subject.vocab_size, subject.max_length, offers_of(subject, self.name))
+
+    def _simplest(self) -> Subject:
         case = Case(((0,),), (1,), dtype=self.dtypes[0], config=self.first_config())
-        subject = self.subject(case)
-        return Limits(subject.vocab_size, subject.max_length)
+        return self.subject(case)
 
 
 def conforming(subject: Any, name: str) -> Subject:
@@ -116,6 +137,46 @@ def conforming(subject: Any, name: str) -> Subject:
     _check_cache(subject, name)
     found: Subject = subject
     return found
+
+
+def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
+    """The optional arguments of `cached` (`mask`, `positions`) and methods (OFFERED, with `load`
+    counted by its `save`) that `subject` has. Raises InvalidSubject for one of another signature.
+    """
+    found = {word for word in OFFERED if callable(getattr(subject, word, None))}
+    for word in sorted(found):
+        arguments = OFFERED[word]
+        if not _takes(getattr(subject, word), len(arguments)):
+            raise InvalidSubject(f"{name}.{word} should be a method {word}({', '.join(arguments)})")
+    if ("save" in found) != ("load" in found):
+        there, lacking = ("save", "load") if "save" in found else ("load", "save")
+        raise InvalidSubject(f"{name} has {there} but no {lacking}: both or neither")
+    taken = _keywords(subject.cached) & set(GIVEN)
+    if getattr(subject, "positions_from_mask", False) and "mask" not in taken:
+        raise InvalidSubject(f"{name}.positions_from_mask needs an argument mask of cached()")
+    if getattr(subject, "positions_from_mask", False):
+        taken |= {"positions_from_mask"}
+    return frozenset((found - {"load"}) | taken)
+
+
+def _takes(method: Any, count: int) -> bool:
+    """Whether `method` can be called with `count` arguments."""
+    try:
+        inspect.signature(method).bind(*(None,) * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return callable(method)  # a builtin that has no signature to show
+    return True
+
+
+def _keywords(method: Any) -> set[str]:
+    """The arguments of `method` that can be given by name."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def cache_dtype(subject: Any) -> torch.dtype | None:
@@ -143,12 +204,22 @@ def _check_cache(subject: Any, name: str) -> None:
 
 
 def fitting(subject: Subject, case: Case, name: str) -> Subject:
-    """`subject`, once it is known that `case` fits its vocabulary and its length."""
-    if subject.max_length is not None and case.length > subject.max_length:
+    """`subject`, once it is known that `case` fits its vocabulary, its length and its offers."""
+    longest = case.length if case.is_plain else max(len(s.after[0]) for s in case.steps())
+    if subject.max_length is not None and longest > subject.max_length:
         raise InvalidCase(
-            f"rows of {case.length} tokens are longer than {name} takes "
+            f"rows of {longest} tokens are longer than {name} takes "
             f"(max_length {subject.max_length})"
         )
+    if needed := needs(case) - (offers_of(subject, name) if not case.is_simple else frozenset()):
+        lacking = min(needed)
+        arguments = OFFERED.get(lacking)
+        what = (
+            f"method {lacking}({', '.join(arguments)})"
+            if arguments
+            else (f"argument {lacking} of cached()")
+        )
+        raise InvalidCase(f"{name} has no {what}, which this case needs")
     for row, tokens in enumerate(case.tokens):
         for position, token in enumerate(tokens):
             if not 0 <= token < subject.vocab_size:
@@ -157,6 +228,19 @@ def fitting(subject: Subject, case: Case, name: str) -> Subject:
                     f"(vocab_size {subject.vocab_size})"
                 )
     return subject
+
+
+NEEDS = {"crop": "crop", "fork": "copy", "restore": "save", "reset": "reset"} | dict.fromkeys(
+    ("reorder", "select", "repeat"), "reorder"
+)
+"""What each kind of step needs of a subject, beyond the protocol."""
+
+
+def needs(case: Case) -> frozenset[str]:
+    """What `case` needs of a subject beyond the protocol."""
+    if case.is_simple:
+        return frozenset()
+    return frozenset(case.given) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
 
 
 def device_of(subject: Any) -> torch.device:

@@ -20,6 +20,7 @@ docs/tolerance.md has the measurements behind both.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -74,7 +75,11 @@ class Tolerance:
 
     def between(self, start: int, stop: int) -> Tolerance:
         """The tolerance of the positions `start` to `stop` alone."""
-        return replace(self, allowed=self.allowed[:, start:stop], weak=self.weak[:, start:stop])
+        return self.at(lambda values: values[:, start:stop])
+
+    def at(self, places: Callable[[Tensor], Tensor]) -> Tolerance:
+        """The tolerance of the `places` that are taken from [batch, time, ...]."""
+        return replace(self, allowed=places(self.allowed), weak=places(self.weak))
 
 
 def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Tolerance:

@@ -7,9 +7,9 @@ when a context ends, also by an exception.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvfuzz.lanes import Promotion, promoted
+from kvfuzz.subject import METHODS, OFFERED
 from kvfuzz.tensors import walk
 
 # Larger numbers stand for infinity in a mask; a perturbation could make them just that.
@@ -106,19 +107,16 @@ class InDouble:
         self.twin = Twin(subject, always=True)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.subject, name)
+        found = getattr(self.subject, name)
+        if (name not in METHODS and name not in OFFERED) or not callable(found):
+            return found
 
-    def uncached(self, tokens: Tensor) -> Any:
-        with self.twin.running():
-            return self.subject.uncached(tokens)
+        @functools.wraps(found)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self.twin.running():
+                return found(*args, **kwargs)
 
-    def new_cache(self, batch: int) -> Any:
-        with self.twin.running():
-            return self.subject.new_cache(batch)
-
-    def cached(self, tokens: Tensor, cache: Any) -> Any:
-        with self.twin.running():
-            return self.subject.cached(tokens, cache)
+        return called
 
 
 def twin_of(subject: Any) -> Twin:
@@ -180,7 +178,7 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
                 weight.detach().copy_(value)
 
 
-_largest = partial(torch.linalg.vector_norm, ord=float("inf"))
+_largest = functools.partial(torch.linalg.vector_norm, ord=float("inf"))
 """The largest |entry|, without a copy of all of them."""
 
 
@@ -194,7 +192,7 @@ def signs(count: int, draw: int) -> Tensor:
     return row[draw * _SHIFT : draw * _SHIFT + count]
 
 
-@lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=4)
 def _row(length: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 2, (length,), generator=generator).double().mul_(2).sub_(1)

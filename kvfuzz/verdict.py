@@ -10,10 +10,11 @@ Status = Literal["agreed", "weak", "vacuous", "diverged", "discarded"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest excess at the first position where the paths differ.
+    """The largest excess at the first column where the paths differ.
 
-    `cached` and `uncached` are the logits of vocabulary entry `token`, read after position
-    `position` of row `row`, which step `step` (counted from 0, of kind `kind`) has fed.
+    `cached` and `uncached` are the logits of vocabulary entry `token`, read after column `column`
+    of row `row` of the token table, which step `step` (counted from 0, of kind `kind`) has fed; it
+    is at `position` of the row's own tokens.
     """
 
     step: int
@@ -25,6 +26,7 @@ class Difference:
     uncached: float
     difference: float
     allowed: float
+    column: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ class Verdict:
     `rows` is the number of positions compared over all rows of the batch, and `weak_rows` of those
     that say nothing; `excess` the largest |difference| / allowed, above 1 when diverged; `basis`
     where the allowed comes from (`measured`, `constant` or `declared`); `worst` the row and the
-    position of the largest excess; `differences` and `allowed` hold each position's largest
-    |difference| and allowance, [batch][time]. `error` is what a path
+    column of the largest excess; `differences` and `allowed` hold each column's largest
+    |difference| and allowance, [rows][columns] of the token table. `error` is what a path
     raised; `precision` what the cached path rounds and the uncached one does not; `reason` says why
     a case is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other
     logits for a prefix alone than for the same prefix inside a longer run, so that one uncached run

@@ -136,7 +136,7 @@ def test_the_tolerance_is_known_before_the_cached_path_has_run():
 
     subject = NoCache()
     logits = subject.uncached(torch.tensor(CASE.tokens))
-    assert tolerance_for(subject, CASE.tokens, logits).basis == "measured"
+    assert tolerance_for(subject, CASE, logits).basis == "measured"
 
 
 def test_a_noisier_uncached_path_does_widen_the_tolerance():

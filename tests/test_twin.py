@@ -33,7 +33,7 @@ def test_a_subject_that_does_not_run_in_float64_is_offered_in_its_own():
 def test_islands_and_buffers_are_float64_inside():
     """A softmax in float32 would round to 1e-7, and so would a cache made by torch.zeros."""
     subject = as_factory(numerics.Preallocated).build(0, "float64", {})
-    cached = run_cached(subject, CASE.tokens, CASE.steps())
+    cached = run_cached(subject, CASE)
     uncached = run_uncached(subject, CASE.tokens)
     assert cached.dtype == uncached.dtype == torch.float64
     assert float((cached - uncached).abs().max()) < 1e-14

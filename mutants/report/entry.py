@@ -11,8 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case import Case
+from kvfuzz.case import Case, Step
+from kvfuzz.families import FAMILIES, family
 from kvfuzz.locating import ordinal
+from kvfuzz.schedule import entry_text
 from kvfuzz.sites import Site
 from mutants.mutant import Mutant
 from mutants.report.heatmap import DifferenceTable, difference_table
@@ -101,27 +103,23 @@ def entry(score: Score, result: Result, known: Mutant | None, path: Path | None)
     )
 
 
-def family(schedule: Sequence[int]) -> str:
-    """The family of schedules that `schedule` belongs to, and that a kill tells most by."""
-    if set(schedule) == {1}:
-        return "token by token"
-    if len(schedule) == 1:
-        return "prefill only"
-    return "prefill + decode" if set(schedule[1:]) == {1} else "chunks"
-
-
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:
-    """The tokens of each row of `case`, cut into steps."""
-    return [[row[step.start : step.stop] for step in case.steps()] for row in case.tokens]
+    """The tokens of each row of `case`, cut into the steps that feed."""
+    fed = [step for step in case.steps() if step.feeds]
+    return [[row[step.start : step.stop] for step in fed] for row in case.tokens]
 
 
 def steps_in_words(case: Case) -> str:
     """The steps of `case`, equal neighbours as one: `prefill 3, 4 x decode 1`."""
     words = []
-    for (kind, size), run in groupby((s.kind, s.stop - s.start) for s in case.steps()):
+    for text, run in groupby(map(_in_words, case.steps())):
         count = len(list(run))
-        words.append(f"{f'{count} x ' if count > 1 else ''}{kind} {size}")
+        words.append(f"{f'{count} x ' if count > 1 else ''}{text}")
     return ", ".join(words)
+
+
+def _in_words(step: Step) -> str:
+    return f"{step.kind} {step.size}" if step.operation is None else entry_text(step.operation)
 
 
 def prose(site: str | None) -> str | None:
@@ -144,10 +142,10 @@ def _families(cases: Sequence[Case], result: Result) -> tuple[Family, ...]:
     for index, case in enumerate(cases):
         kind = "kill" if index in kills else "spared" if index < result.ran else "unrun"
         words = {"kill": "kill", "spared": "no kill", "unrun": "not run"}[kind]
-        told = f"case {index}: {words} ({' + '.join(map(str, case.schedule))}, {case.dtype})"
-        squares.setdefault(family(case.schedule), []).append((kind, told))
-    order = ("token by token", "prefill + decode", "chunks", "prefill only")
-    return tuple(Family(name, tuple(squares[name])) for name in order if name in squares)
+        schedule = " + ".join(map(entry_text, case.schedule))
+        told = f"case {index}: {words} ({schedule}, {case.dtype})"
+        squares.setdefault(family(case), []).append((kind, told))
+    return tuple(Family(name, tuple(squares[name])) for name in FAMILIES if name in squares)
 
 
 def _witness(result: Result, path: Path | None) -> Witness:

@@ -10,9 +10,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from kvfuzz.families import family
+from kvfuzz.schedule import schedule_text
 from mutants.mutant import STATES
 from mutants.registry import library
-from mutants.report.entry import Entry, by_step, entry, family, settings, steps_in_words
+from mutants.report.entry import Entry, by_step, entry, settings, steps_in_words
 from mutants.report.heatmap import LEVELS, short, times
 from mutants.result import (
     DECIDED,
@@ -57,7 +59,11 @@ def page(score: Score, written: dict[str, Path]) -> str:
     )
     environment.filters.update(number=number, percent=percent_text, times=times, words=words)
     environment.globals.update(
-        by_step=by_step, family=family, settings=settings, steps_in_words=steps_in_words
+        by_step=by_step,
+        family=family,
+        schedule_text=schedule_text,
+        settings=settings,
+        steps_in_words=steps_in_words,
     )
     counts = counted(list(score.results))
     return environment.get_template("page.html.j2").render(

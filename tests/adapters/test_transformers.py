@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kvfuzz.adapters import modules
-from kvfuzz.adapters.tiny import WINDOW
+from kvfuzz.adapters.tf_sizes import WINDOW
 from kvfuzz.adapters.transformers import factory
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
@@ -62,7 +62,7 @@ def excess(made: Any, case: Case) -> float:
     """The largest difference of the two paths, in multiples of what is allowed."""
     subject = made.subject(case)
     uncached = run_uncached(subject, case.tokens)
-    difference = (run_cached(subject, case.tokens, case.steps()) - uncached).abs().amax(-1)
+    difference = (run_cached(subject, case) - uncached).abs().amax(-1)
     scale = torch.finfo(uncached.dtype).eps * uncached.abs().amax(-1)
     return float((difference / (ALLOWED * scale)).max())
 

@@ -78,7 +78,7 @@ def test_no_two_mutants_are_the_same_fault():
         config = {"layers": 3, "head_dim": 4, **find(mutant_id).witness.config}
         case = steps(2, 1, 3, 1, 2, **config)
         logits = run_cached(
-            find(mutant_id).into(ZOO.subject(case), case.dtype), case.tokens, case.steps()
+            find(mutant_id).into(ZOO.subject(case), case.dtype), case
         )
         twin = next((i for i, other in seen.items() if torch.equal(other, logits)), None)
         assert twin is None, f"{mutant_id} does what {twin} does"

@@ -117,10 +117,9 @@ def test_later_tokens_do_not_change_earlier_logits(preset):
     """Both paths are causal."""
     decoder = Decoder(PRESETS[preset], dtype="float64")
     changed = (*ROWS[0][:5], 60, 61, 62)
-    steps = list(Case((ROWS[0],), (3, 5)).steps())
     for run in (
         lambda row: run_uncached(decoder, [row]),
-        lambda row: run_cached(decoder, [row], steps),
+        lambda row: run_cached(decoder, Case((row,), (3, 5))),
     ):
         one, other = run(ROWS[0]), run(changed)
         assert torch.equal(one[:, :5], other[:, :5])
@@ -176,6 +175,8 @@ def test_every_weight_matters():
         ({"heads": 3}, "kv_heads should be a divisor of 3, got 2"),
         ({"positions": "sine"}, "positions should be learned or rope or alibi or none"),
         ({"norm": "batch"}, "norm should be layernorm or rmsnorm, got 'batch'"),
+        ({"cache": "disk"}, "cache should be concatenated or static or ring or paged or int8 or"),
+        ({"mix": "some"}, "mix should be uniform or alternating or recurrent or shared_kv, got"),
         ({"window": 0}, "window should be at least 1, got 0"),
         ({"positions": "rope", "head_dim": 3}, "head_dim should be even with rope, got 3"),
         ({"heads": 1, "kv_heads": 1, "head_dim": 1}, "head_dim should be 2 or more with a single"),

@@ -1,0 +1,209 @@
+"""Programs: schedules of everything that can be done to a cache, drawn and shrunk as one value.
+
+A program is drawn as a list of *moves*, that know nothing of each other, and then *fitted*: counts
+become rows and lengths that exist, and what cannot be done where it stands is left out. So a move
+can be deleted without breaking the others, and what is left is the story of the bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from kvfuzz.case import GIVEN
+from kvfuzz.schedule import (
+    SIDES,
+    Crop,
+    Entry,
+    Fork,
+    New,
+    Padded,
+    Reorder,
+    Reset,
+    Restore,
+    Switch,
+)
+
+MOST_MOVES = 8
+MOST_CACHES = 3
+LARGE, SMALL = 10, 4
+# With so many slots the windows of small models are full, and their oldest entries gone.
+LATE = 7
+# Counts of a crop: one more than are stored, or all of them.
+OVER, ALL = 1000, 999
+
+
+@dataclass(frozen=True)
+class Program:
+    """A `schedule` for a table of `rows` rows (at least, unless `exact`), and the arguments that
+    every call is `given`."""
+
+    schedule: tuple[Entry, ...]
+    rows: int
+    given: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def columns(self) -> int:
+        """The length of the token table."""
+        sizes = (e.size if isinstance(e, Padded) else e for e in self.schedule)
+        return sum(size for size in sizes if isinstance(size, int))
+
+
+Move = tuple[str, int, tuple[int, ...]]
+"""A word of the schedule (`feed`, `left` and `right` feed), a count, and one more for each row."""
+
+
+MIXED = "mixed"
+
+
+def focuses(offers: frozenset[str]) -> tuple[str, ...]:
+    """What a program may be about, with what a subject `offers`: one operation, padding, or
+    everything mixed."""
+    words = sorted(_words(offers) - {"switch"})
+    padding = ["padding"] if "mask" in offers else []
+    return (*padding, *words, MIXED, MIXED) if offers else ()
+
+
+def programs(
+    focus: str, longest: int, most_rows: int, offers: frozenset[str]
+) -> st.SearchStrategy[Program]:
+    """Programs about `focus`, of up to `longest` columns and `most_rows` rows, of what a subject
+    `offers`."""
+    large = st.integers(1, LARGE)
+    sizes = st.one_of(st.just(1), st.integers(1, SMALL), large, large)
+    each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
+    feed = sizes.map(lambda size: ("feed", size, ()))
+    padded = st.tuples(st.sampled_from(SIDES), sizes, each)
+    words = _words(offers) if focus == MIXED else {focus} & _words(offers)
+    kinds = [feed, *(_move(word, each) for word in sorted(words))]
+    if words & {"new", "fork"}:
+        kinds += [_move("switch", each)] * 2  # or a program would seldom come back
+    if focus in ("padding", MIXED) and "mask" in offers:
+        kinds.append(padded)
+    if focus == MIXED:
+        kinds += [feed] * (len(kinds) // 3)
+    begun = st.integers(0, most_rows - 1) if "reorder" in words else st.just(0)
+    return st.tuples(
+        st.integers(1, most_rows),
+        st.lists(st.one_of(kinds), min_size=1, max_size=MOST_MOVES),
+        st.sampled_from(_arguments(offers)),
+        begun,
+    ).map(lambda drawn: fitted(*drawn, longest, offers))
+
+
+def _words(offers: frozenset[str]) -> set[str]:
+    """The operations that can be drawn beside feeding. Two caches need no offer."""
+    known = {
+        "crop": "crop",
+        "reorder": "reorder",
+        "copy": "fork",
+        "save": "restore",
+        "reset": "reset",
+    }
+    return {"new", "switch", *(word for offer, word in known.items() if offer in offers)}
+
+
+def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Move]:
+    match word:
+        case "crop":
+            counts = st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER)))
+            return counts.map(lambda count: (word, count, ()))
+        case "reorder":
+            return st.tuples(st.just(word), st.integers(1, SMALL), each)
+        case "new" | "switch":
+            return st.integers(0, SMALL - 1).map(lambda count: (word, count, ()))
+        case _:
+            return st.just((word, 0, ()))
+
+
+def _arguments(offers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    """The sets of optional arguments that calls may be given, none first."""
+    known = [word for word in GIVEN if word in offers]
+    return ((), *((word,) for word in known), *((tuple(known),) if len(known) > 1 else ()))
+
+
+def fitted(
+    rows: int,
+    moves: Sequence[Move],
+    given: tuple[str, ...],
+    begun: int,
+    longest: int,
+    offers: frozenset[str] = frozenset(),
+) -> Program:
+    """The program that `moves` come to in a table of `rows` rows and up to `longest` columns.
+    `begun` rows are there at first, if that is fewer, and not none."""
+    start = begun if 0 < begun < rows else rows
+    fit = _Fit(rows, longest, [[start, 0]])
+    if start < rows:
+        fit.entries.append(New(start))
+    for move in moves:
+        fit.add(*move)
+    if not fit.used or not isinstance(fit.entries[-1], int | Padded):
+        fit.add("feed", 1, ())
+    while not isinstance(fit.entries[-1], int | Padded):
+        fit.entries.pop()  # nothing reads what comes after the last call
+    if any(isinstance(entry, Padded) for entry in fit.entries):
+        also = {"positions"} & offers if "positions_from_mask" not in offers else set()
+        given = tuple(word for word in GIVEN if word in {*given, "mask", *also})
+    return Program(tuple(fit.entries), rows, given, exact=True)
+
+
+@dataclass
+class _Fit:
+    """What has been fitted so far: `caches` as [rows, slots], of which one is `current`."""
+
+    rows: int
+    longest: int
+    caches: list[list[int]]
+    entries: list[Entry] = field(default_factory=list)
+    current: int = 0
+    used: int = 0
+
+    def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
+        """Add a move, if it can be done here."""
+        batch, slots = self.caches[self.current]
+        if word in ("feed", *SIDES):
+            self._feed(word, count, each)
+        elif word == "new":
+            if slots and len(self.caches) < MOST_CACHES:
+                self.caches.append([min(max(1, count), self.rows) if count else self.rows, 0])
+                self.current = len(self.caches) - 1
+                self.entries.append(New(self.caches[-1][0]))
+        elif word == "switch":
+            if count % len(self.caches) != self.current:
+                self.current = count % len(self.caches)
+                self.entries.append(Switch(self.current))
+        elif slots:
+            self._operate(word, count, tuple(n % batch for n in each[: min(count, self.rows)]))
+
+    def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
+        size = min(count, self.longest - self.used)
+        if size < 1:
+            return
+        batch = self.caches[self.current][0]
+        pads = tuple(n % size for n in each[:batch])
+        self.entries.append(Padded(size, word, pads) if any(pads) else size)
+        self.caches[self.current][1] += size
+        self.used += size
+
+    def _operate(self, word: str, count: int, rows: tuple[int, ...]) -> None:
+        cache = self.caches[self.current]
+        if word == "crop":
+            count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, count)
+            self.entries.append(Crop(count))
+            cache[1] = max(0, cache[1] - count)
+        elif word == "reorder":
+            if rows != tuple(range(cache[0])):
+                self.entries.append(Reorder(rows))
+                cache[0] = len(rows)
+        elif word == "fork":
+            if len(self.caches) < MOST_CACHES:
+                self.caches.append(list(cache))
+                self.current = len(self.caches) - 1
+                self.entries.append(Fork())
+        else:
+            self.entries.append(Restore() if word == "restore" else Reset())
+            cache[1] = 0 if word == "reset" else cache[1]

@@ -1,0 +1,160 @@
+"""What a schedule is made of: calls that feed tokens, and operations on caches.
+
+A plain number feeds that many tokens to every row; everything else is one of the operations below.
+In JSON an operation is a list that begins with its word, `["crop", 2]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
+
+from kvfuzz.errors import InvalidCase
+
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Feed `size` columns, of which row i holds `size - pads[i]` tokens of text; the others are
+    padding, all on one `side`. What they hold is drawn like any token, so that a leak shows."""
+
+    word: ClassVar[str] = "padded"
+    size: int
+    side: str
+    pads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """Drop the last `count` slots of every row: all of them, if there are no more."""
+
+    word: ClassVar[str] = "crop"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Row i of the cache becomes the old row `rows[i]`: a permutation, a selection, or a
+    repetition."""
+
+    word: ClassVar[str] = "reorder"
+    rows: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """`repeat` if a row comes twice, `select` if one is left out, else `reorder`."""
+        if len(set(self.rows)) < len(self.rows):
+            return "repeat"
+        return "reorder" if set(self.rows) == set(range(len(self.rows))) else "select"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Copy the current cache and go on with the copy, which is the newest cache."""
+
+    word: ClassVar[str] = "fork"
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Save the current cache, and go on with what is loaded from that."""
+
+    word: ClassVar[str] = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Empty the current cache, and use it again."""
+
+    word: ClassVar[str] = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """Begin a cache of `rows` rows on the same subject, and go on with it. As the first entry it
+    says how many rows there are to begin with."""
+
+    word: ClassVar[str] = "new"
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Go on with cache number `cache`; they are counted from 0 in the order they were made."""
+
+    word: ClassVar[str] = "switch"
+    cache: int
+
+
+Operation = Padded | Crop | Reorder | Fork | Restore | Reset | New | Switch
+Entry = int | Operation
+OPERATIONS = {
+    each.word: each for each in (Padded, Crop, Reorder, Fork, Restore, Reset, New, Switch)
+}
+
+
+def entry_to_json(entry: Entry) -> Any:
+    """A number as it is, an operation as a list."""
+    if isinstance(entry, int):
+        return entry
+    values = (list(v) if isinstance(v, tuple) else v for v in astuple(entry))
+    return [entry.word, *values]
+
+
+def entry_from_json(data: Any) -> Entry:
+    """What `entry_to_json` wrote. Raises InvalidCase naming what is wrong."""
+    if isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if not isinstance(data, list) or not data or data[0] not in OPERATIONS:
+        words = ", ".join(OPERATIONS)
+        raise InvalidCase(
+            f"'schedule' should hold integers, or lists that begin with {words}, got {data!r}"
+        )
+    kind: Any = OPERATIONS[data[0]]
+    values = [tuple(v) if isinstance(v, list) else v for v in data[1:]]
+    try:
+        entry: Operation = kind(*values)
+    except TypeError:
+        fields = ", ".join(kind.__dataclass_fields__) or "nothing"
+        raise InvalidCase(f"{data[0]!r} in 'schedule' takes {fields}, got {data[1:]!r}") from None
+    _check_types(entry)
+    return entry
+
+
+def entry_text(entry: Entry) -> str:
+    """For a person: `3`, `crop 2`, `4 padded left [0, 2]`."""
+    match entry:
+        case int():
+            return str(entry)
+        case Padded(size, side, pads):
+            return f"{size} padded {side} {list(pads)}"
+        case Crop(count):
+            return f"crop {count}"
+        case Reorder(rows):
+            return f"{entry.kind} {list(rows)}"
+        case New(rows):
+            return f"new of {rows}"
+        case Switch(cache):
+            return f"switch {cache}"
+        case _:
+            return entry.word
+
+
+def schedule_text(schedule: Sequence[Entry]) -> str:
+    return f"[{', '.join(map(entry_text, schedule))}]"
+
+
+def _check_types(entry: Operation) -> None:
+    """Raise InvalidCase for a field of the wrong type."""
+    wanted: dict[str, type] = {"pads": tuple, "rows": tuple, "side": str}
+    if isinstance(entry, New):
+        wanted = {}
+    for name in entry.__dataclass_fields__:
+        value = getattr(entry, name)
+        kind = wanted.get(name, int)
+        members = value if kind is tuple and isinstance(value, tuple) else ()
+        if type(value) is not kind or any(type(member) is not int for member in members):
+            what = {tuple: "a list of integers", str: "a word", int: "an integer"}[kind]
+            raise InvalidCase(f"{name} of {entry.word!r} should be {what}, got {value!r}")
