@@ -231,18 +231,26 @@ def compare_paths(logits: Tensor, expected: Reference, case: Case) -> Comparison
 
 
 def _prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
-    """The last logits of one uncached run per prefix. Their noise is that of the `whole` run, whose
-    own error has no part in it."""
-    last = []
+    """What one uncached run per prefix says. The noise is that of the `whole` run, whose own error
+    has no part in it."""
+    found = prefixwise_logits(subject, case, name)
+    if isinstance(found, Exception):
+        return Reference(error=found, prefixwise=True)
+    tolerance = tolerance_for(subject, case, whole, found, leeway)
+    return Reference(found, tolerance, prefixwise=True)
+
+
+def prefixwise_logits(subject: Subject, case: Case, name: str) -> Tensor | Exception:
+    """The last logits of one uncached run per prefix of the sequences of `case`, [sequences, time,
+    vocab], or the error that one raised."""
     rows = layout(case)
+    last = []
     for stop in range(1, len(rows.sequences[0]) + 1):
         logits = _last_logits(subject, rows.prefix(stop), name)
         if isinstance(logits, Exception):
-            return Reference(error=logits, prefixwise=True)
+            return logits
         last.append(logits)
-    found = torch.cat(last, dim=1)
-    tolerance = tolerance_for(subject, case, whole, found, leeway)
-    return Reference(found, tolerance, prefixwise=True)
+    return torch.cat(last, dim=1)
 
 
 def _last_logits(subject: Subject, rows: Rows, name: str) -> Tensor | Exception:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.errors import KvfuzzError, one_line
+from kvfuzz.laws import judged
 from kvfuzz.locating import Divergence, locate_precisely
-from kvfuzz.paths import which_agree
+from kvfuzz.paths import Paths, which_agree
 from kvfuzz.run import seeded
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
@@ -24,7 +24,7 @@ class Explanation:
     are sentences on what may mislead."""
 
     located: Divergence | None = None
-    paths: str | None = None
+    paths: Paths | None = None
     repeatable: bool = True
     notes: tuple[str, ...] = ()
 
@@ -34,7 +34,7 @@ def explain(factory: Factory, case: Case, verdict: Verdict) -> Explanation:
     notes: list[str] = []
     located, paths = None, None
     with seeded(case.seed):
-        if verdict.error is None or verdict.error_step is not None:
+        if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
             try:
                 located = locate_precisely(factory, case)
                 paths = which_agree(factory.subject(case), case)
@@ -42,7 +42,7 @@ def explain(factory: Factory, case: Case, verdict: Verdict) -> Explanation:
                 notes.append(f"not located: its trace raised {one_line(error)}")
     try:
         subject = factory.subject(case)
-        repeatable = check(subject, case, factory.name).status == verdict.status
+        repeatable = judged(verdict.law, subject, case, factory.name).status == verdict.status
     except KvfuzzError as error:
         notes.append(f"a fresh subject cannot be run: {error}")
         return Explanation(located, paths, False, tuple(notes))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.counterexample import Counterexample, counterexample
 from kvfuzz.errors import UsageError
 from kvfuzz.explaining import Explanation, explain
+from kvfuzz.families import ELEMENTS, PADDED
 from kvfuzz.files import name_in_folder
+from kvfuzz.laws import COMPANIONS
 from kvfuzz.loading import Options, as_factory
 from kvfuzz.parallel import run_rounds_in_processes
 from kvfuzz.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
@@ -50,6 +52,8 @@ class Hunt:
     worst_excess: float
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
+    exercised: Mapping[str, int] = field(default_factory=dict)
+    offers: frozenset[str] = frozenset()
     failure: Failure | None = None
     shard: str | None = None
     calibration: str | None = None
@@ -57,13 +61,28 @@ class Hunt:
     counterexample: Counterexample | None = None
     path: Path | None = None
 
+    def not_exercised(self) -> dict[str, str]:
+        """What no case that agreed had, and why: silence about it is no proof."""
+        lacking = {word: offer for offer, words in NEEDED.items() for word in words}
+        return {
+            word: "not offered"
+            if lacking.get(word) is not None and lacking[word] not in self.offers
+            else "not drawn"
+            for word in EXERCISES
+            if not self.exercised.get(word)
+        }
+
     def to_json(self) -> dict[str, Any]:
         plain = "verdict subject seed shard calibration"
         found = self.counterexample.to_json() if self.counterexample else None
+        paths = self.explanation.paths if self.explanation else None
         return {
             **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
+            "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
+            "not_exercised": self.not_exercised(),
             "seconds": round(self.seconds, 3),
-            "paths": self.explanation.paths if self.explanation else None,
+            "paths": paths.sentence if paths else None,
+            "agreeing": [list(group) for group in paths.groups] if paths else None,
             "counterexample": str(self.path) if self.path else None,
             "repeatable": self.explanation.repeatable if self.explanation else None,
             "notes": list(self.explanation.notes) if self.explanation else [],
@@ -71,7 +90,20 @@ class Hunt:
         }
 
 
-COUNTS = tuple(field.name for field in fields(Tally) if field.name != "failure")
+COUNTS = tuple(each.name for each in fields(Tally) if each.name not in ("failure", "exercised"))
+NEEDED = {
+    "crop": ("crop",),
+    "reorder": ("reorder", "select", "repeat"),
+    "copy": ("fork",),
+    "save": ("restore",),
+    "reset": ("reset",),
+    "mask": ("mask", *PADDED),
+    "positions": ("positions",),
+    "view": ("frame",),
+}
+"""What needs each offer of a subject."""
+EXERCISES = (*ELEMENTS, *COMPANIONS)
+"""What a hunt may exercise: elements of cases, and companion laws."""
 
 
 def fuzz(
@@ -124,7 +156,8 @@ def fuzz(
         factory.name,
         plan.seed,
         time.time() - started,
-        **{field.name: getattr(tally, field.name) for field in fields(Tally)},
+        **{each.name: getattr(tally, each.name) for each in fields(Tally)},
+        offers=space.offers,
         shard=f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
         calibration=options.calibration.path if options.calibration else None,
     )

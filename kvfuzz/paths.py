@@ -1,41 +1,111 @@
 """Which of a decoder's paths agree with each other, on a case that diverged.
 
-Any of them can be the wrong one. Three are told apart: uncached; cached, in one call for all
-tokens; and cached, by the steps of the case.
+Any of them can be the wrong one. Four are told apart: uncached, one run for each prefix; uncached,
+in one run; cached, in one call for all tokens of a row; and cached, by the steps of the case.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from kvfuzz.agreement import compare_paths, reference
+from torch import Tensor
+
+from kvfuzz.agreement import prefixwise_logits, tolerance_for
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
-from kvfuzz.run import CachedPathRaised, run_cached
+from kvfuzz.layout import layout
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
+from kvfuzz.tolerance import Tolerance
+
+PREFIXES = "uncached, prefix by prefix"
+ONE_RUN = "uncached, in one run"
+ONE_CALL = "cached, in one call"
+STEPS = "cached, step by step"
+UNCACHED, CACHED = (PREFIXES, ONE_RUN), (ONE_CALL, STEPS)
 
 
-def which_agree(subject: Subject, case: Case) -> str | None:
-    """One sentence on which paths agree, and which to suspect; None where that cannot be told
-    (a path raised, or the case is one call already)."""
-    if len(case.schedule) == 1 or not case.is_plain:
-        return None
-    expected = reference(subject, case)
-    tolerance = expected.tolerance
-    if tolerance is None:
-        return None
+@dataclass(frozen=True)
+class Paths:
+    """The `groups` of paths that agree among themselves, the largest first, and in a sentence what
+    to suspect."""
+
+    groups: tuple[tuple[str, ...], ...]
+    sentence: str
+
+
+def which_agree(subject: Subject, case: Case) -> Paths | None:
+    """Which paths agree on `case`; None where that cannot be told, because a path raised."""
+    found = layout(case)
     try:
-        stepwise = run_cached(subject, case)
-        at_once = run_cached(subject, replace(case, schedule=(case.length,)))
-    except CachedPathRaised:
-        return None
-    with_uncached = not bool(compare_paths(at_once, expected, case).diverges.any())
-    with_stepwise = not bool(compare(at_once, stepwise, tolerance).diverges.any())
-    if with_uncached:
-        return "cached in one call agrees with uncached: suspect what the later steps do"
-    if with_stepwise:
-        return (
-            "cached in one call agrees with cached step by step, and neither with uncached: "
-            "suspect the uncached path, or what both cached paths share"
+        whole = run_uncached(subject, found.sequences)
+        each = prefixwise_logits(subject, case, "subject")
+        if isinstance(each, Exception):
+            return None
+        at_once = run_cached(
+            subject,
+            replace(case, tokens=found.sequences, schedule=(len(found.sequences[0]),), given=()),
         )
-    return "uncached, cached in one call and cached step by step all differ"
+        stepwise = run_cached(subject, case)
+    except (CachedPathRaised, Refused):
+        return None
+    tolerance = tolerance_for(subject, case, whole, each)
+    logits = {
+        PREFIXES: found.table(each),
+        ONE_RUN: found.table(whole),
+        ONE_CALL: found.table(at_once),
+        STEPS: stepwise,
+    }
+    fed = found.fed.to(whole.device)
+    groups = _groups(logits, tolerance.at(found.table), fed)
+    return Paths(groups, _sentence(groups, single=len(case.schedule) == 1))
+
+
+def _groups(
+    logits: Mapping[str, Tensor], tolerance: Tolerance, fed: Tensor
+) -> tuple[tuple[str, ...], ...]:
+    """The names in `logits` by agreement with the first of each group, the largest group first."""
+    groups: list[list[str]] = []
+    for name, values in logits.items():
+        for group in groups:
+            if not bool(compare(values, logits[group[0]], tolerance, fed).diverges.any()):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return tuple(tuple(group) for group in sorted(groups, key=lambda group: -len(group)))
+
+
+def _sentence(groups: tuple[tuple[str, ...], ...], single: bool) -> str:
+    together = {name: number for number, group in enumerate(groups) for name in group}
+    alone = next((name for group in groups for name in group if len(group) == 1), None)
+    if len(groups) == 1:
+        return "all four paths agree on a fresh subject: suspect state that outlives a call"
+    if len(groups) == 2 and together[PREFIXES] == together[ONE_RUN]:
+        if together[ONE_CALL] == together[STEPS]:
+            return (
+                "the two cached paths agree with each other and the two uncached ones: suspect "
+                "what both cached paths share, or the uncached path"
+                if not single
+                else "the two uncached paths agree with each other: suspect the call on the cache"
+            )
+        if alone == STEPS:
+            return "cached in one call agrees with uncached: suspect what the later steps do"
+        if alone == ONE_CALL:
+            return "cached in one call is alone: suspect a call of several tokens on an empty cache"
+    if alone == ONE_RUN and len(groups) == 2:
+        return (
+            "an uncached run over later tokens is alone: what it says of a prefix depends on what "
+            "follows, or on the length"
+        )
+    if alone == PREFIXES and len(groups) == 2:
+        return (
+            "an uncached run of the prefix alone is the odd one out: the uncached path depends on "
+            "the length, and both cached paths agree with the longer run"
+        )
+    if len(groups) == 2:
+        first, second = (" and ".join(f"({name})" for name in group) for group in groups)
+        return f"{first} agree, and {second} agree: suspect what depends on the length"
+    listed = "; ".join(" = ".join(group) for group in groups)
+    return f"the paths fall apart ({listed})"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.counterexample import Counterexample, read
 from kvfuzz.errors import KvfuzzError, UsageError
 from kvfuzz.explaining import Explanation, explain
+from kvfuzz.laws import judged
 from kvfuzz.loading import Options, load
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
@@ -93,7 +93,8 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     case = found.case
     where = device or str(found.environment.get("device", "cpu"))
     factory, case = _fitted(name, where, case, another=name != found.subject)
-    verdict = check(factory.subject(case), case, factory.name)
+    law = found.verdict.get("law", "agreement")
+    verdict = judged(str(law), factory.subject(case), case, factory.name)
     explanation = explain(factory, case, verdict) if verdict.diverged else None
     return Replayed(path, found, name, verdict, explanation)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -26,6 +26,8 @@ from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.evidence import MOST_STEPS
+from kvfuzz.families import elements
+from kvfuzz.laws import COMPANIONS, check_law
 from kvfuzz.loading import Options
 from kvfuzz.strategies import Balance, Space, cases
 from kvfuzz.subject import Factory
@@ -54,7 +56,8 @@ class Tally:
 
     `rows` and `weak_rows` count positions; `discarded`, `weak`, `vacuous` and `prefixwise` cases.
     `read` counts those that agreed and read their cache, which only a second step does: they are
-    the evidence.
+    the evidence. `exercised` counts, of each element of a case and of each companion law, the cases
+    that agreed.
     """
 
     cases: int = 0
@@ -68,10 +71,15 @@ class Tally:
     worst_excess: float = 0.0
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
+    exercised: Counter[str] = field(default_factory=Counter)
     failure: Failure | None = None
 
-    def add(self, case: Case, verdict: Verdict) -> None:
+    def add(self, case: Case, verdict: Verdict, companion: Verdict | None = None) -> None:
         agreed = verdict.status == "agreed"
+        if agreed:
+            self.exercised.update(elements(case))
+        if companion is not None and companion.status == "agreed":
+            self.exercised[companion.law] += 1
         self.cases += 1
         self.rows += verdict.rows if agreed or verdict.diverged else 0
         self.weak_rows += verdict.weak_rows
@@ -174,21 +182,19 @@ def run_round(
         # Which dtypes a path computes in depends on its code and not on the tokens.
         kinds = [step.kind for step in case.beginning(MOST_STEPS).steps()]
         code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
+        law = _law_of(tally)
         try:
-            verdict = check(
-                factory.subject(case),
-                case,
-                factory.name,
-                leeway=plan.options.leeway(case.dtype),
-                trace=code not in traced,
-                probe=tally.failure is None,
+            verdict, companion = _judged(
+                factory, plan, case, law, trace=code not in traced, probe=tally.failure is None
             )
         except KvfuzzError as error:
             raise _Refused(error) from error
         if tally.failure is None:
-            tally.add(case, verdict)
+            tally.add(case, verdict, companion)
             if progress is not None:
                 progress(before + tally.cases)
+        if companion is not None and companion.diverged:
+            verdict = companion
         if verdict.error is not None and verdict.diverged:
             tally.failure = tally.failure or Failure(case, verdict)
             raise _Raised(case, verdict)
@@ -209,6 +215,26 @@ def run_round(
         assert tally.failure is not None
         tally.failure = replace(tally.failure, repeatable=False)
     return tally
+
+
+def _law_of(tally: Tally) -> str:
+    """The companion law that the next case is held to: each in its turn, and while a failure is
+    shrunk the one that failed (`agreement` itself needs no companion)."""
+    if tally.failure is not None:
+        return tally.failure.verdict.law
+    return COMPANIONS[tally.cases % len(COMPANIONS)]
+
+
+def _judged(
+    factory: Factory, plan: Plan, case: Case, law: str, trace: bool, probe: bool
+) -> tuple[Verdict, Verdict | None]:
+    """The verdict on `case` and, if that is not a divergence, that of the companion `law`."""
+    subject = factory.subject(case)
+    leeway = plan.options.leeway(case.dtype)
+    verdict = check(subject, case, factory.name, leeway=leeway, trace=trace, probe=probe)
+    if verdict.diverged or law == "agreement":
+        return verdict, None
+    return verdict, check_law(law, subject, case, factory.name)
 
 
 def drive(
@@ -313,6 +339,7 @@ def merged(total: Tally, more: Tally) -> Tally:
         worst_excess=max(total.worst_excess, more.worst_excess),
         reasons=tuple(dict.fromkeys((*total.reasons, *more.reasons)))[:MOST_REASONS],
         bases=tuple(dict.fromkeys((*total.bases, *more.bases))),
+        exercised=total.exercised + more.exercised,
         failure=total.failure or more.failure,
     )
 

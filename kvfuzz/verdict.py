@@ -63,7 +63,8 @@ class Verdict:
     raised; `precision` what the cached path rounds and the uncached one does not; `reason` says why
     a case is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other
     logits for a prefix alone than for the same prefix inside a longer run, so that one uncached run
-    per prefix was made and is what the cached path was judged against.
+    per prefix was made and is what the cached path was judged against. `law` is the law that was
+    judged (`kvfuzz.laws`), and `finding` says what breaks one that is not agreement.
     """
 
     status: Status
@@ -80,6 +81,8 @@ class Verdict:
     precision: str | None = None
     reason: str | None = None
     prefixwise: bool = False
+    law: str = "agreement"
+    finding: str | None = None
     differences: tuple[tuple[float, ...], ...] = ()
     allowed: tuple[tuple[float, ...], ...] = ()
 

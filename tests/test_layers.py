@@ -28,7 +28,7 @@ ROWS = [
     ],
     ["subject", "twin"],
     ["run", "compare", "injection", "noise", "evidence"],
-    ["loading", "agreement", "locating", "paths", "explaining"],
+    ["loading", "agreement", "frames", "laws", "locating", "paths", "explaining"],
     ["adapters", "zoo"],
     ["programs", "strategies", "counterexample", "rounds", "parallel", "hunt", "replaying", "calibrating"],
     ["generate", "interventions", "findings", "audit"],

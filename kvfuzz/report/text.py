@@ -9,9 +9,10 @@ from pathlib import Path
 from kvfuzz.calibration import DEPENDS_ON, Calibration
 from kvfuzz.case import Case
 from kvfuzz.explaining import Explanation
-from kvfuzz.hunt import Hunt
+from kvfuzz.hunt import EXERCISES, Hunt
 from kvfuzz.locating import Divergence, ordinal
 from kvfuzz.replaying import Replayed
+from kvfuzz.schedule import schedule_text
 from kvfuzz.verdict import Impact, Verdict
 
 BASES = {
@@ -43,7 +44,7 @@ def divergence_text(
         lines.append(f"  first divergence: {_place(case, located)} ({located.source})")
         lines.append(f"  look first at: {located.look_first_at}")
     if explanation.paths:
-        lines.append(f"  paths: {explanation.paths}")
+        lines.append(f"  paths: {explanation.paths.sentence}")
     lines += [f"  note: {note}" for note in explanation.notes]
     if not explanation.repeatable:
         lines.append(
@@ -109,12 +110,30 @@ def _counts(hunt: Hunt) -> str:
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
             "no weights, or does not run in float64): right for weights of ordinary scale alone"
         )
+    lines += _exercised(hunt)
     if hunt.calibration:
         lines.append(f"  calibration: {hunt.calibration}")
     return "\n".join(lines)
 
 
+def _exercised(hunt: Hunt) -> list[str]:
+    """What the cases that agreed had among them, and what none had."""
+    if hunt.failure is not None or not hunt.exercised:
+        return []
+    held = ", ".join(
+        f"{word} {hunt.exercised[word]}" for word in EXERCISES if word in hunt.exercised
+    )
+    lines = [f"  exercised: {held}"]
+    by_reason: dict[str, list[str]] = {}
+    for word, reason in hunt.not_exercised().items():
+        by_reason.setdefault(reason, []).append(word)
+    lines += [f"  {reason}: {', '.join(words)}" for reason, words in sorted(by_reason.items())]
+    return lines
+
+
 def _headlines(case: Case, verdict: Verdict) -> list[str]:
+    if verdict.finding:
+        return [f"DIVERGED from {verdict.finding}"]
     if verdict.error:
         return _error_lines(case, verdict)
     if verdict.precision:
@@ -143,9 +162,9 @@ def _error_lines(case: Case, verdict: Verdict) -> list[str]:
     if verdict.error_step is None:
         return [f"DIVERGED: {verdict.error}; the cached path did not"]
     step = list(case.steps())[verdict.error_step]
+    columns = f", positions {step.start} to {step.stop - 1}" if step.feeds else ""
     return [
-        f"DIVERGED at step {step.index + 1} of {len(case.schedule)} ({step.kind}), positions "
-        f"{step.start} to {step.stop - 1}",
+        f"DIVERGED at step {step.index + 1} of {len(case.schedule)} ({step.kind}){columns}",
         f"  {verdict.error}; the uncached path did not raise",
     ]
 
@@ -154,8 +173,8 @@ def _place(case: Case, located: Divergence) -> str:
     text = f"{located.site.prose} of row {located.row}"
     if located.missing:
         text += f", which {located.missing}"
-    first = next(case.steps())
-    if located.step or located.position < first.stop - 1:
+    first = next(step for step in case.steps() if step.feeds)
+    if located.step != first.index or located.position < first.size - 1:
         text += f", step {located.step + 1}, position {located.position}"
     return text
 
@@ -163,7 +182,10 @@ def _place(case: Case, located: Divergence) -> str:
 def _case_lines(case: Case) -> list[str]:
     rows = [" ".join(map(str, row)) for row in case.tokens]
     config = ", ".join(f"{name} {value}" for name, value in case.config.items())
-    lines = [f"  case: seed {case.seed}, schedule {list(case.schedule)}, {case.dtype}"]
+    given = f", given {' and '.join(case.given)}" if case.given else ""
+    lines = [
+        f"  case: seed {case.seed}, schedule {schedule_text(case.schedule)}{given}, {case.dtype}"
+    ]
     if config:
         lines.append(f"  model: {config}")
     return [*lines, *(f"  row {i}: {row}" for i, row in enumerate(rows))]

@@ -1,0 +1,227 @@
+"""The companion laws: what must hold of a decoder and its cache beside the agreement of its paths.
+
+A fault in code that both paths run moves both of them, and no comparison of the two can see it.
+Each law here compares a path with itself, on input that must not matter to it:
+
+- *causality*: a row's logits do not depend on later tokens;
+- *isolation*: nor on the other rows, nor on whether there are any;
+- *frame*: a call changes nothing that a cache held before and adds what it was fed, other
+  operations do to its entries what they say, and one cache leaves another alone (for a subject that
+  shows its entries by `view`);
+- *repeatability*: the same case gives the same bits again, also after another case.
+
+*Agreement* is `kvfuzz.agreement.check`, and *vacuity* is judged there, with what an agreement is
+worth. A law that does not apply to a case leaves it discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.agreement import Reference, check, reference
+from kvfuzz.case import Case
+from kvfuzz.compare import compare
+from kvfuzz.errors import UsageError, one_line
+from kvfuzz.frames import frame
+from kvfuzz.layout import layout
+from kvfuzz.near import near
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.subject import Subject, conforming, fitting
+from kvfuzz.tolerance import Tolerance
+from kvfuzz.verdict import Verdict
+
+Finding = str | None
+"""What breaks a law, in a sentence; None if nothing does."""
+
+Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
+"""Where two runs of one path are compared: in words, both logits [batch, time, vocab], what is
+allowed, and at which places [batch, time]."""
+
+
+def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+    """Later tokens are changed: those of the uncached rows from the middle on and the last one, and
+    the last one of the first chunk of the cached path."""
+    found = layout(case)
+    logits, tolerance = _known(expected)
+    length = logits.shape[1]
+    for start in sorted({length // 2, length - 1} - {0}):
+        changed = [(*row[:start], *_others(row[start:], subject)) for row in found.sequences]
+        again = run_uncached(subject, changed)
+        places = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        places[:, :start] = True
+        what = f"the uncached path, with other tokens from position {start} on"
+        yield what, logits, again, tolerance, places
+    chunk = next((step for step in case.steps() if step.feeds and step.size > 1), None)
+    if chunk is None:
+        return
+    last = chunk.stop - 1
+    tokens = [
+        (*row[:last], *_others(row[last : last + 1], subject)) for row in case.prefix(last + 1)
+    ]
+    first = replace(case, schedule=case.schedule[: chunk.index + 1], tokens=case.prefix(last + 1))
+    fed = layout(first).fed.clone()
+    fed[:, : chunk.start], fed[:, last] = False, False
+    if not bool(fed.any()):
+        return
+    one, other = (
+        run_cached(subject, first),
+        run_cached(subject, replace(first, tokens=tuple(tokens))),
+    )
+    bound = tolerance.at(found.table).between(0, last + 1)
+    what = f"the cached path, with another last token in step {chunk.index + 1}"
+    yield what, one, other, bound, fed.to(one.device)
+
+
+def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+    """All tokens are changed that are not of the first sequence, padding included; and the first
+    row runs alone."""
+    found = layout(case)
+    logits, tolerance = _known(expected)
+    mine = (found.sequence == 0) & found.fed
+    if len(found.sequences) > 1:
+        others = [found.sequences[0], *(_others(row, subject) for row in found.sequences[1:])]
+        first = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        first[0] = True
+        again = run_uncached(subject, others)
+        yield (
+            "the uncached path, with other tokens in the other rows",
+            logits,
+            again,
+            tolerance,
+            first,
+        )
+        alone = run_uncached(subject, found.sequences[:1])
+        one = tolerance.at(lambda values: values[:1])
+        yield "the uncached path, with the first row alone", logits[:1], alone, one, first[:1]
+    if bool(mine.all()):
+        return
+    tokens = tuple(
+        tuple(
+            token if own else (token + 1) % subject.vocab_size
+            for token, own in zip(row, owned, strict=True)
+        )
+        for row, owned in zip(case.tokens, mine.tolist(), strict=True)
+    )
+    before = run_cached(subject, case)
+    after = run_cached(subject, replace(case, tokens=tokens))
+    bound = tolerance.at(found.table)
+    mine = mine.to(before.device)
+    what = "the cached path, with other tokens in the other rows and in padding"
+    yield what, before, after, bound, mine
+    if case.is_plain:
+        alone = run_cached(subject, replace(case, tokens=case.tokens[:1]))
+        first_row = bound.at(lambda values: values[:1])
+        yield "the cached path, with the first row alone", before[:1], alone, first_row, mine[:1]
+
+
+def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+    """The same again, and the same again after a case of other tokens, of one row."""
+    found = layout(case)
+    logits, tolerance = _known(expected)
+    everywhere = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    exactly = replace(tolerance, allowed=torch.zeros_like(tolerance.allowed))
+    other = replace(
+        case,
+        tokens=(_others(case.tokens[0], subject),),
+        schedule=(case.length,) if case.length == 1 else (case.length - 1, 1),
+        given=(),
+    )
+    one = run_cached(subject, case)
+    again = run_cached(subject, case)
+    run_uncached(subject, other.tokens)
+    run_cached(subject, other)
+    later = run_cached(subject, case)
+    uncached = run_uncached(subject, found.sequences)
+    table = exactly.at(found.table)
+    fed = found.fed.to(one.device)
+    yield "the cached path, run again", one, again, table, fed
+    yield "the cached path, run again after another case", one, later, table, fed
+    if not expected.prefixwise:
+        what = "the uncached path, run again after another case"
+        yield what, logits, uncached, exactly, everywhere
+
+
+_COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
+    "causality": causality,
+    "isolation": isolation,
+    "repeatability": repeatability,
+}
+COMPANIONS = (*_COMPARED, "frame")
+LAWS = ("agreement", *COMPANIONS)
+
+
+def judged(law: str, subject: Subject, case: Case, name: str = "subject") -> Verdict:
+    """The verdict on `case` by `law`, one of LAWS."""
+    if law == "agreement":
+        return check(subject, case, name)
+    return check_law(law, subject, case, name)
+
+
+def check_law(law: str, subject: Subject, case: Case, name: str = "subject") -> Verdict:
+    """Judge a companion law on `case`. Raises UsageError for one that there is not."""
+    if law not in COMPANIONS:
+        raise UsageError(f"there is no law {law!r}{near(law, LAWS)}: choose from {', '.join(LAWS)}")
+    fitting(conforming(subject, name), case, name)
+    with seeded(case.seed), torch.no_grad():
+        try:
+            return _frame(subject, case) if law == "frame" else _compared(law, subject, case)
+        except (CachedPathRaised, Refused) as raised:
+            return Verdict("discarded", law=law, reason=str(raised))
+        except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
+            return Verdict("discarded", law=law, reason=f"a path raised {one_line(error)}")
+
+
+def _frame(subject: Any, case: Case) -> Verdict:
+    if not callable(getattr(subject, "view", None)):
+        return Verdict("discarded", law="frame", reason="the subject does not show its cache")
+    broken, entries = frame(subject, case)
+    if broken is not None:
+        return Verdict("diverged", excess=torch.inf, law="frame", finding=f"frame: {broken}")
+    status = "agreed" if entries else "discarded"
+    reason = None if entries else "no entry of a cache was there to be compared"
+    return Verdict(status, rows=entries, law="frame", reason=reason)  # type: ignore[arg-type]
+
+
+def _compared(law: str, subject: Subject, case: Case) -> Verdict:
+    expected = reference(subject, case)
+    if expected.logits is None:
+        return Verdict("discarded", law=law, reason="the uncached path raised")
+    rows, excess = 0, 0.0
+    for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
+        found = compare(other, one, tolerance, places)
+        if bool(found.diverges.any()):
+            return Verdict(
+                "diverged",
+                excess=float(found.excess.max()),
+                law=law,
+                finding=f"{law}: {what}: {_difference(found.excess, one, other, found.worst)}",
+            )
+        rows += int(places.sum())
+        excess = max(excess, float(found.excess.max()))
+    if not rows:
+        return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
+    return Verdict("agreed", rows=rows, excess=excess, law=law)
+
+
+def _difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> str:
+    """The first place that differs, in words."""
+    column = int((excess > 1).any(0).nonzero()[0])
+    row = int(excess[:, column].argmax())
+    token = int(worst[row, column])
+    a, b = float(one[row, column, token]), float(other[row, column, token])
+    return f"logit[{token}] of row {row}, position {column} is {b:.6g}, and was {a:.6g}"
+
+
+def _known(expected: Reference) -> tuple[Tensor, Tolerance]:
+    assert expected.logits is not None
+    assert expected.tolerance is not None
+    return expected.logits, expected.tolerance
+
+
+def _others(row: tuple[int, ...], subject: Subject) -> tuple[int, ...]:
+    return tuple((token + 1) % subject.vocab_size for token in row)
