@@ -27,10 +27,20 @@ if TYPE_CHECKING:
     from kvfuzz.errors import UsageError as UsageError
     from kvfuzz.hunt import Hunt as Hunt
     from kvfuzz.hunt import fuzz as fuzz
+    from kvfuzz.laws import check_law as check_law
     from kvfuzz.loading import Options as Options
     from kvfuzz.loading import load as load
     from kvfuzz.locating import locate as locate
+    from kvfuzz.machine import state_machine as state_machine
     from kvfuzz.replaying import replay as replay
+    from kvfuzz.schedule import Crop as Crop
+    from kvfuzz.schedule import Fork as Fork
+    from kvfuzz.schedule import New as New
+    from kvfuzz.schedule import Padded as Padded
+    from kvfuzz.schedule import Reorder as Reorder
+    from kvfuzz.schedule import Reset as Reset
+    from kvfuzz.schedule import Restore as Restore
+    from kvfuzz.schedule import Switch as Switch
     from kvfuzz.subject import Factory as Factory
     from kvfuzz.subject import Subject as Subject
     from kvfuzz.verdict import Verdict as Verdict
@@ -52,10 +62,20 @@ _HOMES = {
     "UsageError": "errors",
     "Hunt": "hunt",
     "fuzz": "hunt",
+    "check_law": "laws",
     "Options": "loading",
     "load": "loading",
     "locate": "locating",
+    "state_machine": "machine",
     "replay": "replaying",
+    "Crop": "schedule",
+    "Fork": "schedule",
+    "New": "schedule",
+    "Padded": "schedule",
+    "Reorder": "schedule",
+    "Reset": "schedule",
+    "Restore": "schedule",
+    "Switch": "schedule",
     "Factory": "subject",
     "Subject": "subject",
     "Verdict": "verdict",

@@ -37,13 +37,12 @@ OVER, ALL = 1000, 999
 
 @dataclass(frozen=True)
 class Program:
-    """A `schedule` for a table of `rows` rows (at least, unless `exact`), and the arguments that
-    every call is `given`."""
+    """A `schedule` for a table of `rows` rows (at the least), and the arguments that every call is
+    `given`."""
 
     schedule: tuple[Entry, ...]
     rows: int
     given: tuple[str, ...] = ()
-    exact: bool = False
 
     @property
     def columns(self) -> int:
@@ -136,23 +135,22 @@ def fitted(
     """The program that `moves` come to in a table of `rows` rows and up to `longest` columns.
     `begun` rows are there at first, if that is fewer, and not none."""
     start = begun if 0 < begun < rows else rows
-    fit = _Fit(rows, longest, [[start, 0]])
+    fit = Fit(rows, longest, [[start, 0]])
     if start < rows:
         fit.entries.append(New(start))
     for move in moves:
         fit.add(*move)
     if not fit.used or not isinstance(fit.entries[-1], int | Padded):
         fit.add("feed", 1, ())
-    while not isinstance(fit.entries[-1], int | Padded):
-        fit.entries.pop()  # nothing reads what comes after the last call
-    if any(isinstance(entry, Padded) for entry in fit.entries):
+    schedule = fit.schedule()
+    if any(isinstance(entry, Padded) for entry in schedule):
         also = {"positions"} & offers if "positions_from_mask" not in offers else set()
         given = tuple(word for word in GIVEN if word in {*given, "mask", *also})
-    return Program(tuple(fit.entries), rows, given, exact=True)
+    return Program(schedule, rows, given)
 
 
 @dataclass
-class _Fit:
+class Fit:
     """What has been fitted so far: `caches` as [rows, slots], of which one is `current`."""
 
     rows: int
@@ -161,6 +159,14 @@ class _Fit:
     entries: list[Entry] = field(default_factory=list)
     current: int = 0
     used: int = 0
+
+    def schedule(self) -> tuple[Entry, ...]:
+        """The entries up to the last that feeds: nothing reads what comes after it."""
+        last = max(
+            (n for n, entry in enumerate(self.entries) if isinstance(entry, int | Padded)),
+            default=-1,
+        )
+        return tuple(self.entries[: last + 1])
 
     def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
         """Add a move, if it can be done here."""

@@ -30,7 +30,17 @@ ROWS = [
     ["run", "compare", "injection", "noise", "evidence"],
     ["loading", "agreement", "frames", "laws", "locating", "paths", "explaining"],
     ["adapters", "zoo"],
-    ["programs", "strategies", "counterexample", "rounds", "parallel", "hunt", "replaying", "calibrating"],
+    [
+        "programs",
+        "strategies",
+        "counterexample",
+        "rounds",
+        "parallel",
+        "hunt",
+        "replaying",
+        "calibrating",
+        "machine",
+    ],
     ["generate", "interventions", "findings", "audit"],
     ["report", "assertions", "options", "settings", "plugin", "suite", "cli"],
 ]
