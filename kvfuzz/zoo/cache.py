@@ -1,4 +1,4 @@
-"""The cache of the registered decoder: keys and values of each layer, concatenated."""
+"""The cache of the registered decoder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvfuzz.zoo import recurrence
 from kvfuzz.zoo.config import DecoderConfig
+from kvfuzz.zoo.recurrence import State
+from kvfuzz.zoo.storage import KINDS, Storage
 
 
 @dataclass(slots=True)
 class Cache:
-    """`length` tokens seen; `keys` and `values` hold one tensor [batch, kv_heads, length,
-    head_dim] per layer. Changed in place by each call."""
+    """`length` slots seen; their keys and values in `storage`; their `places` [batch, length],
+    None while each slot is its own position (`kvfuzz.zoo.places`); and the `history` of the
+    recurrent layer, if there is one. Changed in place by each call."""
 
     length: int
-    keys: list[Tensor]
-    values: list[Tensor]
+    storage: Storage
+    places: Tensor | None
+    history: list[State]
+
+    @property
+    def keys(self) -> list[Tensor]:
+        """The keys of each layer as they are stored: [batch, kv_heads, length, head_dim] where they
+        are concatenated."""
+        return self.storage.keys
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The values of each layer, as `keys`."""
+        return self.storage.values
 
     def bytes(self) -> int:
         """The memory that the stored keys and values take."""
@@ -26,12 +42,10 @@ class Cache:
 
 def empty(config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device) -> Cache:
     """A cache that holds nothing yet."""
-    shape = (batch, config.kv_heads, 0, config.head_dim)
-
-    def nothing() -> list[Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-
-    return Cache(0, nothing(), nothing())
+    storage = KINDS[config.cache].empty(config, batch, dtype, device)
+    recurs = any(map(config.recurs, range(config.layers)))
+    history = [recurrence.begun(config, batch, dtype, device)] if recurs else []
+    return Cache(0, storage, None, history)
 
 
 def expected_bytes(config: DecoderConfig, batch: int, length: int, element_size: int) -> int:

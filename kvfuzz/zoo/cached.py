@@ -3,6 +3,7 @@
 Every stage is a function of this module, called through the module, so that a mutant can replace
 one stage and a reader can follow the path from top to bottom. Positions, masks and storage are
 this path's own; it shares only weights and arithmetic with the uncached path.
+Positions are [n], the same for all rows, and [batch, n] once a call is given a mask or positions.
 """
 
 from __future__ import annotations
@@ -11,19 +12,27 @@ import torch
 from torch import Tensor
 
 from kvfuzz.sites import Note
-from kvfuzz.zoo import maths
+from kvfuzz.zoo import maths, recurrence
 from kvfuzz.zoo.cache import Cache
 from kvfuzz.zoo.config import DecoderConfig
+from kvfuzz.zoo.places import NOWHERE, Places, distances, filled_up, placed
 from kvfuzz.zoo.weights import Weights
 
 
 def logits(
-    config: DecoderConfig, weights: Weights, tokens: Tensor, cache: Cache, note: Note
+    config: DecoderConfig,
+    weights: Weights,
+    tokens: Tensor,
+    cache: Cache,
+    note: Note,
+    mask: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    """Logits [batch, n, vocab] for the new `tokens` [batch, n]; `cache` grows by n positions."""
+    """Logits [batch, n, vocab] for the new `tokens` [batch, n]; `cache` grows by n slots."""
+    admit(cache, tokens, mask, positions)
     index = position_index(config, cache, tokens)
     x = embed(config, weights, tokens, index)
-    note("position", None, x, index)
+    note("position", None, x, index if index.dim() == 1 else index[..., None])
     for layer in range(config.layers):
         x = block(config, weights, layer, x, index, cache, note)
     x = final_norm(config, weights, x)
@@ -46,12 +55,10 @@ def block(
     """One layer: attention over the cache, then the MLP. [batch, n, width] both ways."""
     normed = attention_norm(config, weights, layer, x)
     note("norm", layer, normed)
-    query, key, value = project(config, weights, layer, normed, index)
-    note("kv", layer, query, key, value)
-    store(cache, layer, key, value)
-    keys, values = fetch(cache, layer)
-    note("cache", layer, keys, values)
-    attention = attend(config, weights, layer, query, keys, values, index)
+    if config.recurs(layer):
+        attention = recur(config, weights, layer, normed, cache, note)
+    else:
+        attention = look_back(config, weights, layer, normed, index, cache, note)
     note("attention", layer, attention)
     x = attention_residual(x, attention)
     note("residual", layer, x)
@@ -64,8 +71,61 @@ def block(
     return x
 
 
+def look_back(
+    config: DecoderConfig,
+    weights: Weights,
+    layer: int,
+    normed: Tensor,
+    index: Tensor,
+    cache: Cache,
+    note: Note,
+) -> Tensor:
+    """Attention of `normed` to what the cache then holds. [batch, n, width] both ways."""
+    query, key, value = project(config, weights, layer, normed, index)
+    source = config.source(layer)
+    if source == layer:
+        note("kv", layer, query, key, value)
+        store(cache, layer, key, value)
+    else:
+        note("kv", layer, query)
+    keys, values = fetch(cache, source)
+    in_order = cache.storage.in_order(source, (keys, values), cache.length + normed.shape[1])
+    if in_order is not None:
+        note("cache", layer, *in_order)
+    entries = entry_places(cache, source, keys.shape[2])
+    places = index if entries is None else Places(index, entries)
+    return attend(config, weights, layer, query, keys, values, places)
+
+
+def recur(
+    config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, cache: Cache, note: Note
+) -> Tensor:
+    """The recurrent mixing of `normed`, in place of attention. [batch, n, width] both ways."""
+    matrices = weights.layers[layer]
+    assert matrices.convolution is not None
+    query, gate, value = (normed @ m for m in (matrices.query, matrices.key, matrices.value))
+    note("kv", layer, query, gate, value)
+    text = None if cache.places is None else cache.places[:, cache.length :] != NOWHERE
+    hidden, cache.history = recurrence.steps(cache.history, gate, value, matrices.convolution, text)
+    return maths.gated(query, hidden, config.head_dim) @ matrices.out
+
+
+def admit(cache: Cache, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
+    """Make room for the new `tokens` [batch, n], and note where they stand, unless every slot so
+    far is text at the position that is its number."""
+    places = cache.places
+    if mask is not None or positions is not None or places is not None:
+        places = placed(places, cache.length, tokens, mask, positions)
+    cache.storage.make_room(cache.length, tokens.shape[1], places)
+    cache.places = places
+
+
 def position_index(config: DecoderConfig, cache: Cache, tokens: Tensor) -> Tensor:  # noqa: ARG001
-    """The absolute positions [n] of the new `tokens` [batch, n]; below `config.max_length`."""
+    """The absolute positions [n], or [batch, n], of the new `tokens` [batch, n]; below
+    `config.max_length`, and 0 for padding."""
+    if cache.places is not None:
+        places = cache.places[:, cache.length :]
+        return places.masked_fill(places == NOWHERE, 0)
     return torch.arange(cache.length, cache.length + tokens.shape[1], device=tokens.device)
 
 
@@ -95,19 +155,27 @@ def project(
 
 
 def rope_angles(config: DecoderConfig, index: Tensor, like: Tensor) -> Tensor:
-    """The turn of each pair at each new position [n, head_dim / 2], in radians."""
-    return index.to(like.dtype)[:, None] * maths.rope_frequencies(config.head_dim, like)
+    """The turn of each pair at each new position [n, head_dim / 2], or [batch, 1, n, head_dim / 2],
+    in radians."""
+    angles = index.to(like.dtype).unsqueeze(-1) * maths.rope_frequencies(config.head_dim, like)
+    return angles if index.dim() == 1 else angles[:, None]
 
 
 def store(cache: Cache, layer: int, key: Tensor, value: Tensor) -> None:
-    """Append the new key and value [batch, kv_heads, n, head_dim] to the cache of `layer`."""
-    cache.keys[layer] = torch.cat((cache.keys[layer], key), dim=2)
-    cache.values[layer] = torch.cat((cache.values[layer], value), dim=2)
+    """Put the new key and value [batch, kv_heads, n, head_dim] into the cache of `layer`."""
+    cache.storage.write(layer, cache.length, key, value)
 
 
 def fetch(cache: Cache, layer: int) -> tuple[Tensor, Tensor]:
-    """All keys and values of `layer` so far [batch, kv_heads, length, head_dim]."""
-    return cache.keys[layer], cache.values[layer]
+    """All keys and values of `layer` so far [batch, kv_heads, entries, head_dim]."""
+    return cache.storage.read(layer)
+
+
+def entry_places(cache: Cache, layer: int, count: int) -> Tensor | None:
+    """The position [batch, count] of each of the `count` entries that `fetch` gives; None if it is
+    its number. Those behind the slots so far hold nothing, unless a fault stored too many."""
+    places = cache.storage.entries(layer, cache.places)
+    return places if places is None else filled_up(places[:, :count], count)
 
 
 def attend(
@@ -117,27 +185,32 @@ def attend(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    index: Tensor,
+    index: Tensor | Places,
 ) -> Tensor:
-    """What the new positions take from the cache [batch, n, width]."""
-    slots = torch.arange(keys.shape[2], device=index.device)
-    bias = None
-    if config.positions == "alibi":
-        bias = alibi_bias(config, index, slots, query)
+    """What the new positions take from the cache [batch, n, width]. `index` has theirs, and those
+    of the entries too where these are not their numbers."""
+    if isinstance(index, Places):
+        index, slots = index
+    else:
+        slots = torch.arange(keys.shape[2], device=index.device)
+    config = config.at(layer)
+    bias = alibi_bias(config, index, slots, query) if config.positions == "alibi" else None
     mixed = maths.attend(query, keys, values, visible(config, index, slots), bias)
     return mixed @ weights.layers[layer].out
 
 
 def visible(config: DecoderConfig, index: Tensor, slots: Tensor) -> Tensor:
-    """Which slot of the cache [m] each new position [n] may see: bool [n, m]."""
-    distance = index[:, None] - slots[None, :]
+    """Which entry of the cache, at the positions `slots` [m], each new position [n] may see: bool
+    [n, m], or [batch, 1, n, m]."""
+    distance = distances(index, slots)
     seen = distance >= 0
     return seen if config.window is None else seen & (distance < config.window)
 
 
 def alibi_bias(config: DecoderConfig, index: Tensor, slots: Tensor, like: Tensor) -> Tensor:
-    """The penalty of each new position [n] for each slot [m]: [heads, n, m]."""
-    distance = (index[:, None] - slots[None, :]).to(like.dtype)
+    """The penalty of each new position [n] for each entry at `slots` [m]: [heads, n, m], or
+    [batch, heads, n, m]."""
+    distance = distances(index, slots).to(like.dtype)
     return -maths.alibi_slopes(config.heads, like) * distance
 
 

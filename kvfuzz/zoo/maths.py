@@ -46,7 +46,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
     """`x` [..., time, head_dim], each pair (i, i + head_dim/2) turned by `angles`
-    [time, head_dim/2] (rotary embedding, arXiv 2104.09864)."""
+    [..., time, head_dim/2] (rotary embedding, arXiv 2104.09864)."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
@@ -68,11 +68,12 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, bias: Tensor | None
 ) -> Tensor:
     """Softmax attention. `query` [..., heads, n, head_dim], `key` and `value`
-    [..., kv_heads, m, head_dim], `visible` bool [n, m], `bias` [heads, n, m] or None.
+    [..., kv_heads, m, head_dim], `visible` bool [n, m] or [batch, 1, n, m], `bias` [heads, n, m]
+    or [batch, heads, n, m] or None.
     Returns [..., n, heads * head_dim].
 
     A hidden key scores the smallest finite number, not -inf: a row that sees nothing, which only
-    a fault makes, is then wrong rather than NaN.
+    padding is or a fault makes, is then wrong rather than NaN.
     """
     group = query.shape[-3] // key.shape[-3]
     if group > 1:
@@ -83,6 +84,21 @@ def attend(
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     mixed: Tensor = scores.softmax(-1) @ value  # [..., heads, n, head_dim]
     return mixed.transpose(-3, -2).flatten(-2)
+
+
+def decay(gate: Tensor) -> Tensor:
+    """The share of its state that a recurrent layer keeps at each token, [...] both ways."""
+    return gate.sigmoid()
+
+
+def gated(query: Tensor, hidden: Tensor, head_dim: int) -> Tensor:
+    """The states `hidden` [..., time, kv_heads * head_dim] as `query` [..., time, heads * head_dim]
+    lets them through; each is read by a group of heads, as keys and values are."""
+    group = query.shape[-1] // hidden.shape[-1]
+    if group > 1:
+        split = hidden.view(*hidden.shape[:-1], -1, head_dim)
+        hidden = split.repeat_interleave(group, -2).flatten(-2)
+    return F.silu(query) * hidden
 
 
 def feed_forward(layer: Layer, x: Tensor) -> Tensor:

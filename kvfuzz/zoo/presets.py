@@ -27,6 +27,26 @@ PRESETS = {
         heads=4, kv_heads=2, head_dim=8, positions="rope", norm="rmsnorm", window=5
     ),
     "deep": DecoderConfig(layers=6, heads=2, head_dim=8),
+    "static": DecoderConfig(cache="static", head_dim=4),
+    "static-window": DecoderConfig(cache="static", positions="rope", window=4, head_dim=4),
+    "ring": DecoderConfig(cache="ring", positions="rope", window=4, head_dim=4),
+    "paged": DecoderConfig(cache="paged", positions="rope", head_dim=4),
+    "prefix": DecoderConfig(cache="prefix", head_dim=4),
+    "int8": DecoderConfig(cache="int8", positions="rope", head_dim=8),
+    "alternating": DecoderConfig(mix="alternating", layers=3, positions="rope", head_dim=4),
+    "gemma": DecoderConfig(
+        mix="alternating",
+        cache="ring",
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        head_dim=4,
+        positions="rope",
+        norm="rmsnorm",
+        window=4,
+    ),
+    "recurrent": DecoderConfig(mix="recurrent", head_dim=4),
+    "shared_kv": DecoderConfig(mix="shared_kv", positions="rope", head_dim=4),
 }
 
 # What `zoo` draws. The first value of each is what a counterexample shrinks to.
@@ -39,6 +59,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "head_dim": (2, 4, 8),
     "window": (None, 3, 5),
     "scale": (1.0, 0.7, 2.0),
+    # Not int8, which changes what is allowed: it is asked for by its name.
+    "cache": ("concatenated", "static", "ring", "paged", "prefix"),
+    "mix": ("uniform", "alternating", "recurrent", "shared_kv"),
 }
 
 

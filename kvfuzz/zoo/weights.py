@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from kvfuzz.zoo.config import DecoderConfig
 
 MLP_RATIO = 4
+KERNEL = 3
+"""How many tokens the convolution of a recurrent layer reads, the current one included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Layer:
     mlp_in_bias: Tensor  # [MLP_RATIO * width]
     mlp_out: Tensor  # [MLP_RATIO * width, width]
     mlp_out_bias: Tensor  # [width]
+    convolution: Tensor | None = None  # [KERNEL, kv_heads * head_dim], of a recurrent layer alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ def views(config: DecoderConfig, flat: Tensor) -> Weights:
     """
     sizes, shapes = _layout(config, flat.shape[:-1])
     pieces = torch.split(flat, sizes, dim=-1)
-    return _named([piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)])
+    found = [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return _named(config, found)
 
 
 @lru_cache(maxsize=256)
@@ -104,6 +108,8 @@ def drawn(config: DecoderConfig, seed: int, dtype: torch.dtype, device: str) -> 
         layer.mlp_norm.gain.add_(1)
         # The second MLP matrix has a wider input; keep its output at the scale of the others.
         layer.mlp_out.div_(math.sqrt(MLP_RATIO))
+        if layer.convolution is not None:
+            layer.convolution.mul_(math.sqrt(config.width / KERNEL))
     weights.final_norm.gain.add_(1)
     return parameters.to(device=device, dtype=dtype)
 
@@ -117,14 +123,18 @@ def _shapes(config: DecoderConfig) -> list[tuple[int, ...]]:
     mlp: list[tuple[int, ...]] = [(width, hidden), (hidden,), (hidden, width), (width,)]
     rows = config.max_length if config.positions == "learned" else 0
     layer = [*norm, *projections, *norm, *mlp]
-    return [(config.vocab_size, width), (rows, width), *layer * config.layers, *norm]
+    convolution = [(KERNEL, kv)] if config.recurs(0) else []
+    return [(config.vocab_size, width), (rows, width), *layer * config.layers, *norm, *convolution]
 
 
-def _named(views: list[Tensor]) -> Weights:
+def _named(config: DecoderConfig, views: list[Tensor]) -> Weights:
+    convolution = views.pop() if config.recurs(0) else None
     token, position, *rest, gain, bias = views
     per_layer = 12
     layers = []
     for start in range(0, len(rest), per_layer):
         gain1, bias1, query, key, value, out, gain2, bias2, *mlp = rest[start : start + per_layer]
         layers.append(Layer(Norm(gain1, bias1), query, key, value, out, Norm(gain2, bias2), *mlp))
+    if convolution is not None:
+        layers[0] = replace(layers[0], convolution=convolution)
     return Weights(token, position, tuple(layers), Norm(gain, bias))

@@ -23,12 +23,14 @@ def same_positions(decoder):
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_the_weights_that_a_mix_does_not_add_are_the_same(mix):
-    """What is drawn by a seed does not depend on the mix."""
-    uniform = drawn(DecoderConfig(layers=3), 7, torch.float64, "cpu").flat
-    flat = drawn(DecoderConfig(layers=3, mix=mix), 7, torch.float64, "cpu").flat
-    assert torch.equal(flat[: len(uniform)], uniform)
-    assert len(flat) - len(uniform) == (3 * 4 if mix == "recurrent" else 0)
+def test_only_a_recurrent_layer_has_weights_of_its_own(mix):
+    """The kernel of its convolution; all else is drawn as in a decoder whose layers are alike."""
+    uniform = drawn(DecoderConfig(layers=3), 7, torch.float64, "cpu").weights()
+    mixed = drawn(DecoderConfig(layers=3, mix=mix), 7, torch.float64, "cpu").weights()
+    kernels = [layer.convolution for layer in mixed.layers]
+    assert [kernel is not None for kernel in kernels] == [mix == "recurrent", False, False]
+    assert torch.equal(mixed.token, uniform.token)
+    assert torch.equal(mixed.layers[1].mlp_in, uniform.layers[1].mlp_in)
 
 
 def test_alternating_layers_see_a_window_and_everything():

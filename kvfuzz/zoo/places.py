@@ -1,0 +1,65 @@
+"""Where each slot of a cache stands in its own row.
+
+A slot is what one column of one call takes in every row. While every slot holds text its position
+is its number, and nothing needs to be kept. Once a call was given a mask or positions, a table
+[batch, slots] has the position of each slot, and NOWHERE for padding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Behind every query: what stands here is seen by nobody.
+NOWHERE = 1 << 40
+
+
+class Places(NamedTuple):
+    """The positions of the `queries`, [n] or [batch, n], and of the `entries` of the cache that
+    they may attend to [batch, m]."""
+
+    queries: Tensor
+    entries: Tensor
+
+
+def placed(
+    before: Tensor | None, length: int, tokens: Tensor, mask: Tensor | None, given: Tensor | None
+) -> Tensor:
+    """The table [batch, length + n] once `tokens` [batch, n] join the `length` slots `before`.
+
+    `mask` bool [batch, length + n] says which hold text; what it says of earlier slots is known.
+    Positions that are not `given` [batch, n] count the row's own text.
+    """
+    batch, count = tokens.shape
+    if mask is not None and mask.shape != (batch, length + count):
+        raise ValueError(f"mask should be {[batch, length + count]}, got {list(mask.shape)}")
+    if given is not None and given.shape != tokens.shape:
+        raise ValueError(f"positions should be {[batch, count]}, got {list(given.shape)}")
+    if before is None:
+        before = torch.arange(length, device=tokens.device).expand(batch, length)
+    new = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, length:].bool()
+    if given is None:
+        given = counted(before)[:, None] + new.cumsum(1) - 1
+    return torch.cat((before, given.masked_fill(~new, NOWHERE)), dim=1)
+
+
+def counted(places: Tensor) -> Tensor:
+    """How many slots of each row hold text [batch]."""
+    return (places != NOWHERE).sum(1)
+
+
+def filled_up(places: Tensor, count: int) -> Tensor:
+    """`places` [batch, slots] for `count` entries, of which the last hold nothing."""
+    batch, slots = places.shape
+    if slots == count:
+        return places
+    return torch.cat((places, places.new_full((batch, count - slots), NOWHERE)), dim=1)
+
+
+def distances(index: Tensor, slots: Tensor) -> Tensor:
+    """How far each position of `index` is after each of `slots`: [n, m], or [batch, 1, n, m] where
+    either differs from row to row."""
+    distance = index.unsqueeze(-1) - slots.unsqueeze(-2)
+    return distance if distance.dim() == 2 else distance[:, None]
