@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvfuzz.errors import InvalidSubject as InvalidSubject
     from kvfuzz.errors import KvfuzzError as KvfuzzError
     from kvfuzz.errors import UsageError as UsageError
+    from kvfuzz.expectations import Expectation as Expectation
     from kvfuzz.hunt import Hunt as Hunt
     from kvfuzz.hunt import fuzz as fuzz
     from kvfuzz.laws import check_law as check_law
@@ -60,6 +61,7 @@ _HOMES = {
     "InvalidSubject": "errors",
     "KvfuzzError": "errors",
     "UsageError": "errors",
+    "Expectation": "expectations",
     "Hunt": "hunt",
     "fuzz": "hunt",
     "check_law": "laws",

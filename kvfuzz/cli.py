@@ -135,6 +135,14 @@ def audit(json_file: Path | None) -> int:
     "--length", type=click.IntRange(min=1), metavar="TOKENS",
     help="Longest row to draw (default 20); go past a window that is longer.",
 )  # fmt: skip
+@click.option(
+    "--law", "laws", multiple=True, metavar="LAW",
+    help="Hold cases to this companion law beside agreement (default: each in its turn).",
+)  # fmt: skip
+@click.option(
+    "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Divergences that are expected, with a reason each; they end no hunt.",
+)  # fmt: skip
 @subject_options
 @calibration_option
 @folder_option
@@ -147,6 +155,8 @@ def fuzz(
     shard: tuple[int, int] | None,
     workers: int,
     length: int | None,
+    laws: tuple[str, ...],
+    expect_file: Path | None,
     device: str,
     dtype: str | None,
     attn: str | None,
@@ -159,11 +169,14 @@ def fuzz(
 
     What fails is shrunk, printed and written as a counterexample that `kvfuzz replay` accepts.
     """
+    from kvfuzz.expectations import read_expectations
     from kvfuzz.files import check_writable, write_json
     from kvfuzz.hunt import EXAMPLES
     from kvfuzz.hunt import fuzz as hunt
+    from kvfuzz.laws import COMPANIONS
     from kvfuzz.report.text import hunt_text
 
+    expected = read_expectations(expect_file) if expect_file else ()
     if json_file:
         check_writable(json_file)
     check_writable(folder / "counterexample.json")
@@ -183,6 +196,8 @@ def fuzz(
             options=options,
             folder=folder,
             database=folder / "examples",
+            laws=laws or COMPANIONS,
+            expected=expected,
             progress=lambda done: update(done, total),
         )
     click.echo(hunt_text(found))

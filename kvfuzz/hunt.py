@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.counterexample import Counterexample, counterexample
 from kvfuzz.errors import UsageError
+from kvfuzz.expectations import Expectation, idle
 from kvfuzz.explaining import Explanation, explain
 from kvfuzz.families import ELEMENTS, PADDED
 from kvfuzz.files import name_in_folder
-from kvfuzz.laws import COMPANIONS
+from kvfuzz.laws import COMPANIONS, LAWS
 from kvfuzz.loading import Options, as_factory
+from kvfuzz.near import near
 from kvfuzz.parallel import run_rounds_in_processes
 from kvfuzz.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
 from kvfuzz.strategies import space_of
@@ -53,7 +55,10 @@ class Hunt:
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     exercised: Mapping[str, int] = field(default_factory=dict)
+    expected: Mapping[int, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     offers: frozenset[str] = frozenset()
+    laws: tuple[str, ...] = COMPANIONS
     failure: Failure | None = None
     shard: str | None = None
     calibration: str | None = None
@@ -65,7 +70,9 @@ class Hunt:
         """What no case that agreed had, and why: silence about it is no proof."""
         lacking = {word: offer for offer, words in NEEDED.items() for word in words}
         return {
-            word: "not offered"
+            word: "not asked for"
+            if word in set(COMPANIONS) - set(self.laws)
+            else "not offered"
             if lacking.get(word) is not None and lacking[word] not in self.offers
             else "not drawn"
             for word in EXERCISES
@@ -80,6 +87,8 @@ class Hunt:
             **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
             "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
             "not_exercised": self.not_exercised(),
+            "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
+            "warnings": list(self.warnings),
             "seconds": round(self.seconds, 3),
             "paths": paths.sentence if paths else None,
             "agreeing": [list(group) for group in paths.groups] if paths else None,
@@ -90,7 +99,8 @@ class Hunt:
         }
 
 
-COUNTS = tuple(each.name for each in fields(Tally) if each.name not in ("failure", "exercised"))
+_NO_COUNTS = ("failure", "exercised", "expected")
+COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NO_COUNTS)
 NEEDED = {
     "crop": ("crop",),
     "reorder": ("reorder", "select", "repeat"),
@@ -118,6 +128,8 @@ def fuzz(
     options: Options | None = None,
     folder: Path | str | None = None,
     database: Path | str | None = None,
+    laws: Sequence[str] = COMPANIONS,
+    expected: Sequence[Expectation] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Hunt:
     """Hunt for a case on which `subject` (a subject, a factory of one, or a name) diverges.
@@ -126,11 +138,13 @@ def fuzz(
     (default fresh), in `workers` processes; `shard` (k, n) derives a seed of its own for shard k
     of n. Rows have up to `longest` tokens. A counterexample is written into `folder`, if given.
     `database` is where failing cases are kept between hunts; they are tried first, unless `seed`
-    is given. With several workers, a script calls this under `if __name__ == "__main__"`, since
-    each process imports it. `progress` is called with the number of cases done. Raises UsageError
-    and InvalidSubject.
+    is given. `laws` are the companion laws (`kvfuzz.laws`) that cases are held to beside agreement,
+    each in its turn; `expected` are divergences that are counted and end no hunt. With several
+    workers, a script calls this under `if __name__ == "__main__"`, since each process imports it.
+    `progress` is called with the number of cases done. Raises UsageError and InvalidSubject.
     """
     _check_limits(examples, seconds, workers, shard)
+    _check_laws(laws)
     if workers > 1 and not isinstance(subject, str):
         raise UsageError("several workers need the name of a subject, which each can import")
     factory = as_factory(subject, options=options)
@@ -146,6 +160,8 @@ def fuzz(
         examples or (None if seconds else EXAMPLES),
         started + seconds if seconds else None,
         str(Path(database) / name_in_folder(factory.name)) if database and seed is None else None,
+        tuple(law for law in laws if law != "agreement"),
+        tuple(expected),
     )
     if workers == 1:
         tally = run_rounds(factory, plan, progress)
@@ -158,6 +174,8 @@ def fuzz(
         time.time() - started,
         **{each.name: getattr(tally, each.name) for each in fields(Tally)},
         offers=space.offers,
+        laws=plan.laws,
+        warnings=() if tally.failure else tuple(idle(expected, tally.expected, factory.name)),
         shard=f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
         calibration=options.calibration.path if options.calibration else None,
     )
@@ -176,6 +194,13 @@ def _explained(hunt: Hunt, factory: Factory, device: str, folder: Path | None) -
     found = counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(folder) if folder is not None else None
     return replace(hunt, explanation=explanation, counterexample=found, path=path)
+
+
+def _check_laws(laws: Sequence[str]) -> None:
+    for law in laws:
+        if law not in LAWS:
+            known = ", ".join(LAWS)
+            raise UsageError(f"there is no law {law!r}{near(law, LAWS)}: choose from {known}")
 
 
 def _check_limits(

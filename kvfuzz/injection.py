@@ -17,6 +17,7 @@ from typing import Any
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.subject import OFFERED
 
+UNCACHED = ("uncached", "perturbed")
 Fault = Callable[..., Any]
 """Takes the real functions of its targets; returns the replacement, or a tuple of them."""
 
@@ -30,22 +31,27 @@ class FaultyCache:
 
 
 class Faulty:
-    """`subject` with `fault` in its cached path; everything else is the subject's own.
+    """`subject` with `fault` in its cached path; everything else is the subject's own. With `both`
+    the fault is in the uncached path as well, and its own state lives as long as the subject.
 
     `reached` counts the calls of a replaced target. Raises InvalidSubject if a target does not
     exist or the fault does not return one replacement for each.
     """
 
-    def __init__(self, subject: Any, targets: Sequence[str], fault: Fault) -> None:
+    def __init__(
+        self, subject: Any, targets: Sequence[str], fault: Fault, both: bool = False
+    ) -> None:
         self.subject = subject
         self.fault = fault
+        self.both = both
         self.places = [_place(target) for target in targets]
         self.reached = 0
-        self._replacements()
+        self._first = self._made()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.subject, name)
-        acts = callable(found) and (name == "cached" or name in OFFERED)
+        faulty = UNCACHED if self.both else ()
+        acts = callable(found) and (name == "cached" or name in OFFERED or name in faulty)
         return self._with_fault(found, name) if acts else found
 
     def new_cache(self, batch: int) -> FaultyCache:
@@ -65,6 +71,8 @@ class Faulty:
             inner = [a.inner if isinstance(a, FaultyCache) else a for a in args]
             with replaced(self.places, replacements):
                 result = found(*inner, **kwargs)
+            if name in UNCACHED:
+                return result
             if name == "cached":
                 logits, changed = result
                 return logits, FaultyCache(changed, replacements)
@@ -76,6 +84,9 @@ class Faulty:
         return faulty
 
     def _replacements(self) -> tuple[Callable[..., Any], ...]:
+        return self._first if self.both else self._made()
+
+    def _made(self) -> tuple[Callable[..., Any], ...]:
         made = self.fault(*(getattr(module, name) for module, name in self.places))
         functions = made if isinstance(made, tuple) else (made,)
         if len(functions) != len(self.places) or not all(map(callable, functions)):

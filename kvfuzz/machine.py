@@ -19,7 +19,7 @@ from kvfuzz.case import Case
 from kvfuzz.errors import Diverges
 from kvfuzz.laws import COMPANIONS, judged
 from kvfuzz.loading import Options, as_factory
-from kvfuzz.programs import ALL, OVER, SMALL, Fit, Move, focuses
+from kvfuzz.programs import ALL, OVER, ROWS, SMALL, Fit, Move, focuses
 from kvfuzz.schedule import SIDES
 from kvfuzz.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subject import Factory
@@ -97,12 +97,13 @@ class _Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: "reorder" in self.space.offers)
     @rule(
+        word=st.sampled_from(ROWS),
         count=st.integers(1, MOST_ROWS),
         rows=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
     )
-    def reorder(self, count: int, rows: tuple[int, ...]) -> None:
+    def reorder(self, word: str, count: int, rows: tuple[int, ...]) -> None:
         """Permute, select or repeat rows."""
-        self._move(("reorder", count, rows))
+        self._move((word, count, rows))
 
     @precondition(lambda self: bool(set(focuses(self.space.offers)) & {"fork", "restore", "reset"}))
     @rule(data=st.data())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from kvfuzz.case import GIVEN
+from kvfuzz.families import PADDED
 from kvfuzz.schedule import (
     SIDES,
     Crop,
@@ -29,6 +30,8 @@ from kvfuzz.schedule import (
 MOST_MOVES = 8
 MOST_CACHES = 3
 LARGE, SMALL = 10, 4
+# The moves that end in a Reorder.
+ROWS = ("reorder", "select", "repeat")
 # With so many slots the windows of small models are full, and their oldest entries gone.
 LATE = 7
 # Counts of a crop: one more than are stored, or all of them.
@@ -59,58 +62,69 @@ MIXED = "mixed"
 
 
 def focuses(offers: frozenset[str]) -> tuple[str, ...]:
-    """What a program may be about, with what a subject `offers`: one operation, padding, or
-    everything mixed."""
-    words = sorted(_words(offers) - {"switch"})
-    padding = ["padding"] if "mask" in offers else []
-    return (*padding, *words, MIXED, MIXED) if offers else ()
+    """What a program may be about, with what a subject `offers`: padding on one side, one
+    operation, or everything mixed."""
+    if not offers:
+        return ()
+    padding = PADDED if "mask" in offers else ()
+    return (*padding, *sorted(_words(offers)), MIXED)
 
 
 def programs(
     focus: str, longest: int, most_rows: int, offers: frozenset[str]
 ) -> st.SearchStrategy[Program]:
     """Programs about `focus`, of up to `longest` columns and `most_rows` rows, of what a subject
-    `offers`."""
-    large = st.integers(1, LARGE)
-    sizes = st.one_of(st.just(1), st.integers(1, SMALL), large, large)
+    `offers`.
+
+    What a program is about is in it for sure, which may be more than a bug needs: `simplest` of
+    `kvfuzz.driving` takes it out again.
+    """
+    feed: st.SearchStrategy[Move] = _sizes(1).map(lambda size: ("feed", size, ()))
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
-    feed = sizes.map(lambda size: ("feed", size, ()))
-    padded = st.tuples(st.sampled_from(SIDES), sizes, each)
-    words = _words(offers) if focus == MIXED else {focus} & _words(offers)
-    kinds = [feed, *(_move(word, each) for word in sorted(words))]
-    if words & {"new", "fork"}:
-        kinds += [_move("switch", each)] * 2  # or a program would seldom come back
-    if focus in ("padding", MIXED) and "mask" in offers:
-        kinds.append(padded)
+    words = sorted(_words(offers)) if focus == MIXED else [focus]
+    kinds = [_move(word, each) for word in words]
     if focus == MIXED:
-        kinds += [feed] * (len(kinds) // 3)
-    begun = st.integers(0, most_rows - 1) if "reorder" in words else st.just(0)
-    return st.tuples(
-        st.integers(1, most_rows),
-        st.lists(st.one_of(kinds), min_size=1, max_size=MOST_MOVES),
-        st.sampled_from(_arguments(offers)),
-        begun,
-    ).map(lambda drawn: fitted(*drawn, longest, offers))
+        first = [feed]
+        kinds += [_move(word, each) for word in PADDED if "mask" in offers]
+    elif focus == "switch":
+        kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
+        first = [feed, st.one_of(kinds[1:]), feed, kinds[0]]
+    else:
+        # Nothing but padding can be done before a cache holds something.
+        first = [kinds[0]] if focus in PADDED else [feed, kinds[0]]
+    kinds += [feed] * (1 + len(kinds) // 3)
+    moves = st.tuples(
+        st.tuples(*first), st.lists(st.one_of(kinds), max_size=MOST_MOVES - len(first))
+    ).map(lambda drawn: [*drawn[0], *drawn[1]])
+    fewest = min(2, most_rows) if focus in ROWS else 1
+    rows = st.integers(fewest, most_rows)
+    begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
+    return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
+        lambda drawn: fitted(drawn[0], drawn[1], drawn[2], drawn[3], longest, offers)
+    )
+
+
+def _sizes(least: int) -> st.SearchStrategy[int]:
+    """How many tokens a call feeds: often few, and often enough to fill a small window."""
+    large = st.integers(least, LARGE)
+    return st.one_of(st.just(least), st.integers(least, SMALL), large, large)
 
 
 def _words(offers: frozenset[str]) -> set[str]:
     """The operations that can be drawn beside feeding. Two caches need no offer."""
-    known = {
-        "crop": "crop",
-        "reorder": "reorder",
-        "copy": "fork",
-        "save": "restore",
-        "reset": "reset",
-    }
-    return {"new", "switch", *(word for offer, word in known.items() if offer in offers)}
+    known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
+    rows = ROWS if "reorder" in offers else ()
+    return {"new", "switch", *rows, *(word for offer, word in known.items() if offer in offers)}
 
 
 def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Move]:
     match word:
+        case "left padding" | "right padding":
+            return st.tuples(st.just(word.partition(" ")[0]), _sizes(2), each)
         case "crop":
             counts = st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER)))
             return counts.map(lambda count: (word, count, ()))
-        case "reorder":
+        case "reorder" | "select" | "repeat":
             return st.tuples(st.just(word), st.integers(1, SMALL), each)
         case "new" | "switch":
             return st.integers(0, SMALL - 1).map(lambda count: (word, count, ()))
@@ -170,7 +184,7 @@ class Fit:
 
     def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
         """Add a move, if it can be done here."""
-        batch, slots = self.caches[self.current]
+        slots = self.caches[self.current][1]
         if word in ("feed", *SIDES):
             self._feed(word, count, each)
         elif word == "new":
@@ -183,25 +197,40 @@ class Fit:
                 self.current = count % len(self.caches)
                 self.entries.append(Switch(self.current))
         elif slots:
-            self._operate(word, count, tuple(n % batch for n in each[: min(count, self.rows)]))
+            self._operate(word, count, each)
+
+    def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
+        """The rows that the current cache is reordered to: moved by `count`, without one, or up to
+        `count` of any."""
+        batch = self.caches[self.current][0]
+        if word == "reorder":
+            return tuple((row + count) % batch for row in range(batch))
+        if word == "select":
+            return tuple(row for row in range(batch) if row != each[0] % batch) or (0,)
+        return tuple(n % batch for n in each[: min(count, self.rows)])
 
     def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
         size = min(count, self.longest - self.used)
         if size < 1:
             return
         batch = self.caches[self.current][0]
-        pads = tuple(n % size for n in each[:batch])
+        # The last ones, since shrinking moves what is not nought to the end before it takes rows;
+        # and one at least is padded.
+        pads = tuple(n % size for n in each[-batch:])
+        if pads and size > 1 and not any(pads):
+            pads = (*pads[:-1], 1)
         self.entries.append(Padded(size, word, pads) if any(pads) else size)
         self.caches[self.current][1] += size
         self.used += size
 
-    def _operate(self, word: str, count: int, rows: tuple[int, ...]) -> None:
+    def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
         if word == "crop":
             count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, count)
             self.entries.append(Crop(count))
             cache[1] = max(0, cache[1] - count)
-        elif word == "reorder":
+        elif word in ROWS:
+            rows = self._rows(word, count, each)
             if rows != tuple(range(cache[0])):
                 self.entries.append(Reorder(rows))
                 cache[0] = len(rows)

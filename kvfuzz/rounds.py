@@ -7,29 +7,24 @@ depend on the number of workers.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
-from hypothesis.errors import Flaky, Unsatisfiable
-from hypothesis.internal.conjecture.engine import ConjectureRunner
-from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.errors import Flaky
 
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
+from kvfuzz.driving import TARGETED, derived_seed, drive, simplest
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.evidence import MOST_STEPS
+from kvfuzz.expectations import Expectation
 from kvfuzz.families import elements
 from kvfuzz.laws import COMPANIONS, check_law
 from kvfuzz.loading import Options
-from kvfuzz.strategies import Balance, Space, cases
+from kvfuzz.strategies import Space
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 
@@ -37,7 +32,6 @@ ROUND = 50
 # A hunt begins with short rounds, which several processes can share, and goes on with long ones,
 # in which climbing the excess pays.
 SHORT_ROUNDS = 4
-TARGETED = 200
 MOST_REASONS = 3
 
 
@@ -57,7 +51,7 @@ class Tally:
     `rows` and `weak_rows` count positions; `discarded`, `weak`, `vacuous` and `prefixwise` cases.
     `read` counts those that agreed and read their cache, which only a second step does: they are
     the evidence. `exercised` counts, of each element of a case and of each companion law, the cases
-    that agreed.
+    that agreed; `expected` those that diverged as expectation number i of the plan says.
     """
 
     cases: int = 0
@@ -72,6 +66,7 @@ class Tally:
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     exercised: Counter[str] = field(default_factory=Counter)
+    expected: Counter[int] = field(default_factory=Counter)
     failure: Failure | None = None
 
     def add(self, case: Case, verdict: Verdict, companion: Verdict | None = None) -> None:
@@ -124,7 +119,8 @@ class _Raised(_Diverged):
 @dataclass(frozen=True)
 class Plan:
     """A hunt as plain values, that another process can take over. `until` is in seconds since
-    the epoch; `database` the folder of kept cases."""
+    the epoch; `database` the folder of kept cases; `laws` the companion laws that cases are held
+    to, each in its turn; `expected` are divergences that end no hunt."""
 
     subject: str
     options: Options
@@ -133,6 +129,8 @@ class Plan:
     examples: int | None
     until: float | None
     database: str | None = None
+    laws: tuple[str, ...] = COMPANIONS
+    expected: tuple[Expectation, ...] = ()
 
     def round_size(self, index: int) -> int:
         """The number of cases of round `index`, or what is left; 0 past the end."""
@@ -182,19 +180,25 @@ def run_round(
         # Which dtypes a path computes in depends on its code and not on the tokens.
         kinds = [step.kind for step in case.beginning(MOST_STEPS).steps()]
         code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
-        law = _law_of(tally)
+        law = _law_of(plan, tally)
         try:
             verdict, companion = _judged(
                 factory, plan, case, law, trace=code not in traced, probe=tally.failure is None
             )
         except KvfuzzError as error:
             raise _Refused(error) from error
-        if tally.failure is None:
-            tally.add(case, verdict, companion)
-            if progress is not None:
-                progress(before + tally.cases)
         if companion is not None and companion.diverged:
             verdict = companion
+        known = _expected(plan, case, verdict)
+        if tally.failure is None:
+            if known is None:
+                tally.add(case, verdict, companion)
+            else:
+                tally.cases, tally.expected[known] = tally.cases + 1, tally.expected[known] + 1
+            if progress is not None:
+                progress(before + tally.cases)
+        if known is not None:
+            return verdict
         if verdict.error is not None and verdict.diverged:
             tally.failure = tally.failure or Failure(case, verdict)
             raise _Raised(case, verdict)
@@ -210,19 +214,49 @@ def run_round(
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
-        tally.failure = Failure(found.case, found.verdict)
+        tally.failure = _simplest(factory, plan, Failure(found.case, found.verdict))
     except Flaky:
         assert tally.failure is not None
         tally.failure = replace(tally.failure, repeatable=False)
     return tally
 
 
-def _law_of(tally: Tally) -> str:
+def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
+    """`failure` without what it does not need."""
+    law, raised = failure.verdict.law, failure.verdict.error is not None
+    verdicts: dict[int, Verdict] = {}
+
+    def fails(case: Case) -> bool:
+        verdict, companion = _judged(factory, plan, case, law, trace=True, probe=False)
+        verdict = verdict if law == "agreement" or companion is None else companion
+        verdicts[id(case)] = verdict
+        return verdict.diverged and verdict.law == law and (verdict.error is not None) == raised
+
+    try:
+        case = simplest(failure.case, fails)
+    except KvfuzzError:
+        return failure
+    return failure if case is failure.case else Failure(case, verdicts[id(case)])
+
+
+def _law_of(plan: Plan, tally: Tally) -> str:
     """The companion law that the next case is held to: each in its turn, and while a failure is
     shrunk the one that failed (`agreement` itself needs no companion)."""
     if tally.failure is not None:
         return tally.failure.verdict.law
-    return COMPANIONS[tally.cases % len(COMPANIONS)]
+    return plan.laws[tally.cases % len(plan.laws)] if plan.laws else "agreement"
+
+
+def _expected(plan: Plan, case: Case, verdict: Verdict) -> int | None:
+    """The number of the expectation that the diverged `verdict` meets."""
+    if not verdict.diverged:
+        return None
+    found = (
+        number
+        for number, one in enumerate(plan.expected)
+        if one.is_about(plan.subject) and one.covers(case, verdict)
+    )
+    return next(found, None)
 
 
 def _judged(
@@ -235,88 +269,6 @@ def _judged(
     if verdict.diverged or law == "agreement":
         return verdict, None
     return verdict, check_law(law, subject, case, factory.name)
-
-
-def drive(
-    space: Space,
-    seed: int,
-    examples: int,
-    examine: Callable[[Case], Verdict | None],
-    database: str | None = None,
-) -> None:
-    """Call `examine` on `examples` cases of `space`, the same for the same `seed`. What it raises
-    is shrunk and raised.
-
-    A case whose verdict is no evidence is drawn again, as often as there are examples. A run of
-    TARGETED examples or more climbs the excess of the verdicts: a fault too small for most cases is
-    then found in half as many.
-
-    Every setting is stated: where Hypothesis sees CI, the profile that it loads there would decide
-    what is not. The seed is stated too, and wins over a profile that derandomises.
-    """
-    phases = [Phase.reuse, Phase.generate, Phase.target, Phase.shrink]
-    balance, spare, failed = Balance(space, examples), examples, False
-
-    # Hypothesis' `seed` takes the database away, so the settings are put on top of it.
-    @settings(
-        max_examples=examples,
-        derandomize=False,
-        deadline=None,
-        database=DirectoryBasedExampleDatabase(database) if database else None,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-        print_blob=False,
-        verbosity=hypothesis.Verbosity.quiet,
-    )
-    @hypothesis.seed(seed)
-    @given(cases(space))
-    def run(case: Case) -> None:
-        nonlocal spare, failed
-        # Shrinking may try whatever it likes.
-        if not failed and not balance.wants(case):
-            hypothesis.reject()
-        try:
-            verdict = examine(case)
-        except BaseException:
-            failed = True
-            raise
-        if verdict is None or failed:
-            return
-        if verdict.status != "agreed" and spare:
-            spare -= 1
-            hypothesis.reject()
-        if examples >= TARGETED:
-            hypothesis.target(verdict.excess)
-
-    with suppress(Unsatisfiable), _evenly():
-        run()
-
-
-@contextmanager
-def _evenly() -> Iterator[None]:
-    """Inside, Hypothesis draws each case anew, and the same for the same seed in every process.
-
-    Otherwise it mixes in constants that it finds in the modules which happen to be loaded, the
-    subject's among them, so that a worker or another script would draw other cases; and it follows
-    each case by variations of it, which left out whole families of schedules in a run of 200 cases.
-    Where a release of it has no such thing, there is nothing to take away.
-    """
-    real = [
-        (owner, name, getattr(owner, name))
-        for owner, name in (
-            (HypothesisProvider, "_maybe_draw_constant"),
-            (ConjectureRunner, "generate_mutations_from"),
-        )
-        if hasattr(owner, name)
-    ]
-    try:
-        for owner, name, _ in real:
-            setattr(owner, name, lambda *_args, **_kwargs: None)
-        yield
-    finally:
-        for owner, name, method in real:
-            setattr(owner, name, method)
 
 
 def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
@@ -340,17 +292,13 @@ def merged(total: Tally, more: Tally) -> Tally:
         reasons=tuple(dict.fromkeys((*total.reasons, *more.reasons)))[:MOST_REASONS],
         bases=tuple(dict.fromkeys((*total.bases, *more.bases))),
         exercised=total.exercised + more.exercised,
+        expected=total.expected + more.expected,
         failure=total.failure or more.failure,
     )
 
 
 def fresh_seed() -> int:
     return secrets.randbits(32)
-
-
-def derived_seed(seed: int, purpose: str) -> int:
-    """A seed for `purpose`, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:6], "big")
 
 
 def shard_seed(seed: int, shard: tuple[int, int] | None) -> int:

@@ -7,18 +7,15 @@ that, as many programs (`kvfuzz.programs`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
-from kvfuzz.case import GIVEN, Case
+from kvfuzz.case import Case
 from kvfuzz.errors import UsageError
-from kvfuzz.families import elements
-from kvfuzz.programs import LATE, MIXED, Program, focuses, programs
-from kvfuzz.schedule import Entry, Padded
+from kvfuzz.programs import Program, focuses, programs
 from kvfuzz.subject import Factory
 
 LONGEST = 20
@@ -66,11 +63,17 @@ def space_of(factory: Factory, longest: int | None = None) -> Space:
     )
 
 
+def focuses_of(space: Space) -> tuple[str, ...]:
+    """What the cases of `space` may be about, each as often as the others."""
+    return (*PLAIN_FOCUSES, *focuses(space.offers))
+
+
 @st.composite
-def cases(draw: st.DrawFn, space: Space) -> Case:
-    """One case of `space`: rows of one length, all different."""
+def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
+    """One case of `space`, about `focus` (default: any): rows of one length, all different."""
     most_rows = min(MOST_ROWS, space.vocab_size)
-    focus = draw(st.sampled_from((*PLAIN_FOCUSES, *focuses(space.offers))))
+    if focus is None:
+        focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:
         program = Program(draw(PLAIN_FOCUSES[focus](space.longest)), 1)
     else:
@@ -94,91 +97,41 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
 @dataclass
 class Balance:
     """Keeps the cases that a run of `examples` draws from `space` balanced: independent draws leave
-    a setting or an operation out of a short run, and Hypothesis is fond of the smallest case and of
-    variations of the last one.
+    a setting out of a short run, and Hypothesis is fond of the smallest case.
 
     `missing` are the settings that no case has had yet, `single` counts the cases of one call,
-    which read no cache, `had` those of each feature, and `passed` those that were passed over.
+    which read no cache, and `passed` those that were passed over.
     """
 
     space: Space
     examples: int
     missing: set[str] = field(init=False)
-    features: frozenset[str] = field(init=False)
     drawn: int = 0
     single: int = 0
     passed: int = 0
-    had: Counter[str] = field(default_factory=Counter)
-    last: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         choices = {"dtype": self.space.dtypes, **self.space.choices}
         self.missing = {repr(pair) for name in choices for pair in _pairs(name, choices[name])}
-        self.features = _offered(self.space)
 
     def wants(self, case: Case) -> bool:
         """Whether `case` is one to run; if not, another should be drawn in its place.
 
         The last two thirds of a run go to the settings that are missing, until none is. One case in
-        eight may be of a single call; one in SHARE at least has each feature; and no two in a row
-        have the same schedule.
+        eight may be of a single call.
         """
         settings = {"dtype": case.dtype, **case.config}
         new = self.missing & {repr(pair) for pair in settings.items()}
         single = not case.reads_cache
-        crowded = single and 8 * self.single > self.drawn
-        crowded |= case.schedule == self.last
-        found = _features(case)
-        starved = {word for word in self.features if SHARE * self.had[word] < self.drawn}
+        crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
         idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
-        idle |= bool(starved) and not starved & found
-        if ((crowded and self.space.longest > 1) or idle) and (
-            self.passed < MOST_PASSED * self.examples
-        ):
+        if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
             self.passed += 1
             return False
         self.missing -= new
         self.drawn += 1
         self.single += single
-        self.had.update(found)
-        self.last = case.schedule
         return True
-
-
-SHARE = 20
-_LATE = ("extend", "crop", "restore", "padding")
-
-
-def _features(case: Case) -> set[str]:
-    """The elements of `case`; and those that came `late`, when a small window is full."""
-    found = set(elements(case))
-    for step in case.steps():
-        kind = "padding" if isinstance(step.operation, Padded) else step.kind
-        if kind in _LATE and len(step.before[0]) >= LATE:
-            found.add(f"late {kind}")
-    return found
-
-
-def _offered(space: Space) -> frozenset[str]:
-    """The features that cases of `space` should have, each as often as the others."""
-    if not space.offers or space.longest <= 2 * LATE:
-        return frozenset()
-    words = {word for focus in focuses(space.offers) for word in FEATURES.get(focus, (focus,))}
-    words |= {"extend", "late extend", *(space.offers & set(GIVEN))}
-    if min(MOST_ROWS, space.vocab_size) > 1:
-        words.add("several rows")
-    return frozenset(words - {MIXED})
-
-
-FEATURES = {
-    "padding": ("left padding", "right padding", "late padding"),
-    "reorder": ("reorder", "select", "repeat"),
-    "crop": ("crop", "late crop"),
-    "restore": ("restore", "late restore"),
-    "fork": ("fork", "switch"),
-    "new": ("new", "switch"),
-}
-"""The features of cases about a focus, where they are not just called as that."""
 
 
 def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:

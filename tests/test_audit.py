@@ -41,6 +41,8 @@ def faulty(target, fault):
 class Shows:
     """The decoder, showing other keys than those it uses."""
 
+    unused = None  # its cache is not the decoder's
+
     def __init__(self, decoder, change):
         self.decoder, self.change = decoder, change
 
@@ -59,6 +61,8 @@ class Shows:
 
 class Says:
     """The decoder, with both paths' logits changed."""
+
+    unused = None  # its cache is not the decoder's
 
     def __init__(self, decoder, change):
         self.decoder, self.change = decoder, change

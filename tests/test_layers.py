@@ -28,11 +28,12 @@ ROWS = [
     ],
     ["subject", "twin"],
     ["run", "compare", "injection", "noise", "evidence"],
-    ["loading", "agreement", "frames", "laws", "locating", "paths", "explaining"],
+    ["loading", "agreement", "frames", "laws", "expectations", "locating", "paths", "explaining"],
     ["adapters", "zoo"],
     [
         "programs",
         "strategies",
+        "driving",
         "counterexample",
         "rounds",
         "parallel",

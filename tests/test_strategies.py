@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from kvfuzz.errors import UsageError
+from kvfuzz.families import ELEMENTS, elements, family
 from kvfuzz.loading import load
 from kvfuzz.rounds import drawn_cases
-from kvfuzz.strategies import Space, cases, schedules, space_of
+from kvfuzz.strategies import PLAIN_FOCUSES, Space, cases, space_of
 
 SPACE = space_of(load("zoo"))
 
@@ -25,7 +27,11 @@ def test_rows_are_different_and_in_range(case):
     assert case.length <= SPACE.longest
 
 
-@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), schedules(n))))
+@given(
+    st.tuples(st.integers(1, 12), st.sampled_from(sorted(PLAIN_FOCUSES))).flatmap(
+        lambda drawn: st.tuples(st.just(drawn[0]), PLAIN_FOCUSES[drawn[1]](drawn[0]))
+    )
+)
 def test_schedules_fit_whatever_is_longest(drawn):
     """Also where the longest row is a single token."""
     longest, schedule = drawn
@@ -49,9 +55,11 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
     assert {case.dtype for case in drawn} == {"float32", "float64"}
     assert {case.batch for case in drawn} >= {1, 2, 3}
     assert sum(case.config["window"] is not None and case.length > 7 for case in drawn) >= 5
-    assert sum(case.length > 1 and set(case.schedule) == {1} for case in drawn) >= 5
-    assert sum(len(c.schedule) > 1 and c.schedule[0] > 1 == max(c.schedule[1:]) for c in drawn) >= 5
-    assert sum(max(case.schedule[1:], default=0) > 1 for case in drawn) >= 5
+    plain = Counter(family(case) for case in drawn if case.is_simple)
+    assert min(plain[name] for name in ("token by token", "prefill + decode", "chunks")) >= 3
+    had = Counter(word for case in drawn for word in elements(case))
+    assert set(had) == set(ELEMENTS)
+    assert min(had.values()) >= 3
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -68,8 +76,42 @@ def test_a_run_of_twenty_holds_every_setting(seed):
 def test_most_cases_read_their_cache(seed):
     """One in eight, and the very first, may be of a single call."""
     drawn = drawn_cases(SPACE, seed, 100)
-    assert 0 < sum(len(case.schedule) == 1 for case in drawn) <= 20
+    assert 0 < sum(not case.reads_cache for case in drawn) <= 20
     assert sum(case.length >= 8 for case in drawn) >= 50
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_finds_most_bugs_is_not_left_to_luck(seed):
+    """A crop, a restore, padding or a call of several tokens when small windows are full."""
+    drawn = drawn_cases(SPACE, seed, 200)
+    late = Counter(
+        kind
+        for case in drawn
+        for step in case.steps()
+        if step.before and len(step.before[0]) >= 7
+        for kind in [type(step.operation).__name__ if step.operation else step.kind]
+    )
+    assert min(late[kind] for kind in ("Crop", "Restore", "Padded", "extend")) >= 8, late
+
+
+def test_nothing_is_drawn_that_is_not_offered():
+    """A subject of three methods gets plain cases, one that crops is cropped, and so on."""
+    plain = drawn_cases(replace(SPACE, offers=frozenset()), 0, 100)
+    assert all(case.is_simple for case in plain)
+    crops = drawn_cases(replace(SPACE, offers=frozenset({"crop"})), 0, 100)
+    had = {word for case in crops for word in elements(case)}
+    assert had == {"extend", "decode", "crop", "new", "switch", "several rows"}
+
+
+def test_padding_is_given_positions_unless_they_follow_from_the_mask():
+    """A mask alone does not tell every decoder where a token stands."""
+    offers = frozenset({"mask", "positions"})
+    for known, always in ((offers, True), (offers | {"positions_from_mask"}, False)):
+        drawn = drawn_cases(replace(SPACE, offers=known), 0, 200)
+        padded = [c for c in drawn if elements(c) & {"left padding", "right padding"}]
+        assert len(padded) >= 20
+        assert all("mask" in case.given for case in padded)
+        assert all("positions" in case.given for case in padded) is always
 
 
 def test_a_space_of_single_calls_is_drawn_all_the_same():

@@ -110,7 +110,10 @@ def _counts(hunt: Hunt) -> str:
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
             "no weights, or does not run in float64): right for weights of ordinary scale alone"
         )
+    if hunt.expected:
+        lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
     lines += _exercised(hunt)
+    lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
         lines.append(f"  calibration: {hunt.calibration}")
     return "\n".join(lines)
