@@ -132,7 +132,7 @@ def simplest(case: Case, fails: Callable[[Case], bool]) -> Case:
 
 def _simpler(case: Case) -> Iterator[Case]:
     """Cases with a little less than `case`, that make sense: without one entry of the schedule or
-    two neighbours, without the padding of one, without an argument."""
+    two neighbours, without the padding of one, with fewer tokens in one, without an argument."""
     entries = case.schedule
     for length in (2, 1):
         for index in range(len(entries) - length + 1):
@@ -142,9 +142,22 @@ def _simpler(case: Case) -> Iterator[Case]:
         if isinstance(entry, Padded):
             schedule = (*entries[:index], entry.size, *entries[index + 1 :])
             yield replace(case, schedule=schedule)
+        elif isinstance(entry, int):
+            for size in sorted({1, entry // 2, entry - 1} - {0, entry}):
+                with suppress(InvalidCase):
+                    yield _shorter(case, index, size)
     for word in case.given:
         with suppress(InvalidCase):
             yield replace(case, given=tuple(other for other in case.given if other != word))
+
+
+def _shorter(case: Case, index: int, size: int) -> Case:
+    """`case` with `size` tokens left in entry `index` of its schedule."""
+    step = list(case.steps())[index]
+    tokens = tuple((*row[: step.start + size], *row[step.stop :]) for row in case.tokens)
+    return replace(
+        case, tokens=tokens, schedule=(*case.schedule[:index], size, *case.schedule[index + 1 :])
+    )
 
 
 def _without(case: Case, start: int, stop: int) -> Case:

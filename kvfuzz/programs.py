@@ -54,6 +54,7 @@ class Program:
         return sum(size for size in sizes if isinstance(size, int))
 
 
+_NONE: tuple[int, ...] = ()
 Move = tuple[str, int, tuple[int, ...]]
 """A word of the schedule (`feed`, `left` and `right` feed), a count, and one more for each row."""
 
@@ -79,19 +80,22 @@ def programs(
     What a program is about is in it for sure, which may be more than a bug needs: `simplest` of
     `kvfuzz.driving` takes it out again.
     """
-    feed: st.SearchStrategy[Move] = _sizes(1).map(lambda size: ("feed", size, ()))
+    feed, begin = (
+        sizes.map(lambda size: ("feed", size, _NONE))
+        for sizes in (_sizes(1), st.one_of(_sizes(1), st.integers(LATE, LARGE)))
+    )
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
     words = sorted(_words(offers)) if focus == MIXED else [focus]
     kinds = [_move(word, each) for word in words]
     if focus == MIXED:
-        first = [feed]
+        first = [begin]
         kinds += [_move(word, each) for word in PADDED if "mask" in offers]
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
-        first = [feed, st.one_of(kinds[1:]), feed, kinds[0]]
+        first = [begin, st.one_of(kinds[1:]), feed, kinds[0]]
     else:
         # Nothing but padding can be done before a cache holds something.
-        first = [kinds[0]] if focus in PADDED else [feed, kinds[0]]
+        first = [kinds[0]] if focus in PADDED else [begin, kinds[0]]
     kinds += [feed] * (1 + len(kinds) // 3)
     moves = st.tuples(
         st.tuples(*first), st.lists(st.one_of(kinds), max_size=MOST_MOVES - len(first))
@@ -200,14 +204,15 @@ class Fit:
             self._operate(word, count, each)
 
     def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
-        """The rows that the current cache is reordered to: moved by `count`, without one, or up to
-        `count` of any."""
+        """The rows that the current cache is reordered to: moved by `count`, without one, or
+        `count` of which two are the same."""
         batch = self.caches[self.current][0]
         if word == "reorder":
             return tuple((row + count) % batch for row in range(batch))
         if word == "select":
             return tuple(row for row in range(batch) if row != each[0] % batch) or (0,)
-        return tuple(n % batch for n in each[: min(count, self.rows)])
+        rows = tuple(n % batch for n in each[: min(max(2, count), self.rows)])
+        return rows if len(set(rows)) < len(rows) else (*rows[:-1], rows[0])
 
     def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
         size = min(count, self.longest - self.used)

@@ -7,7 +7,7 @@ In JSON an operation is a list that begins with its word, `["crop", 2]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any, ClassVar
 
 from kvfuzz.errors import InvalidCase
@@ -117,8 +117,8 @@ def entry_from_json(data: Any) -> Entry:
     try:
         entry: Operation = kind(*values)
     except TypeError:
-        fields = ", ".join(kind.__dataclass_fields__) or "nothing"
-        raise InvalidCase(f"{data[0]!r} in 'schedule' takes {fields}, got {data[1:]!r}") from None
+        names = ", ".join(each.name for each in fields(kind)) or "nothing"
+        raise InvalidCase(f"{data[0]!r} in 'schedule' takes {names}, got {data[1:]!r}") from None
     _check_types(entry)
     return entry
 
@@ -151,7 +151,7 @@ def _check_types(entry: Operation) -> None:
     wanted: dict[str, type] = {"pads": tuple, "rows": tuple, "side": str}
     if isinstance(entry, New):
         wanted = {}
-    for name in entry.__dataclass_fields__:
+    for name in (each.name for each in fields(entry)):
         value = getattr(entry, name)
         kind = wanted.get(name, int)
         members = value if kind is tuple and isinstance(value, tuple) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 from collections import Counter
@@ -33,16 +34,17 @@ def run(
     given: tuple[str, ...] = (),
     padded: str | None = None,
     only: tuple[str, ...] = OPERATIONS,
+    lowest: int = 0,
 ) -> Outcome:
     """Feed `subject` random chunks with random operations between them, and compare the logits of
-    each row after each call with the uncached ones of that row's own tokens."""
+    each row after each call with the uncached ones of that row's own tokens, from `lowest` on."""
     draw, outcome = random.Random(seed), Outcome()
     rows: list[Row] = [[] for _ in range(draw.randint(1, 3))]
     cache = subject.new_cache(len(rows))
     text: list[str] = [f"{len(rows)} rows"]
     offered = [word for word in only if getattr(subject, word, None) is not None]
-    for turn in range(8):
-        chunk = _chunk(draw, rows, length, padded, turn)
+    for turn in range(6):
+        chunk = _chunk(draw, rows, length, padded, turn, lowest)
         if not chunk[0]:
             break
         held = [[*row, *new] for row, new in zip(rows, chunk, strict=True)]
@@ -73,11 +75,11 @@ def run(
 
 
 def _chunk(
-    draw: random.Random, rows: list[Row], length: int, padded: str | None, turn: int
+    draw: random.Random, rows: list[Row], length: int, padded: str | None, turn: int, lowest: int
 ) -> list[Row]:
     """What each row is fed next: some tokens, or in the first turn some padding too."""
     size = min(draw.choice((1, 1, 2, 3, 5, 7)), length - len(rows[0]))
-    chunk: list[Row] = [[draw.randrange(64) for _ in range(size)] for _ in rows]
+    chunk: list[Row] = [[draw.randrange(lowest, 64) for _ in range(size)] for _ in rows]
     if padded is None or turn or size < 2:
         return chunk
     for row in chunk:
@@ -103,17 +105,18 @@ def _fed(subject: Any, chunk: list[Row], held: list[Row], cache: Any, given: Any
 def _difference(subject: Any, logits: Any, rows: list[Row], new: int) -> float:
     """The largest difference relative to the largest logit, over the new slots that hold text."""
     worst = 0.0
-    for row, said in zip(rows, logits, strict=True):
-        text = [t for t in row if t is not None]
-        if not text:
-            continue
-        expected = subject.uncached(torch.tensor([text]))[0]
-        at = [slot for slot in range(len(row) - new, len(row)) if row[slot] is not None]
-        places = [sum(t is not None for t in row[:slot]) for slot in at]
-        fed = [slot - (len(row) - new) for slot in at]
-        if fed:
-            gap = (said[fed] - expected[places]).abs().max() / expected.abs().max()
-            worst = max(worst, float(gap)) if gap == gap else float("inf")
+    texts = [[t for t in row if t is not None] for row in rows]
+    for length in sorted({len(text) for text in texts} - {0}):
+        same = [index for index, text in enumerate(texts) if len(text) == length]
+        expected = subject.uncached(torch.tensor([texts[index] for index in same]))
+        for index, want in zip(same, expected, strict=True):
+            row = rows[index]
+            at = [slot for slot in range(len(row) - new, len(row)) if row[slot] is not None]
+            places = [sum(t is not None for t in row[:slot]) for slot in at]
+            said = logits[index][[slot - len(row) for slot in at]]
+            if at:
+                gap = float((said - want[places]).abs().max() / want.abs().max())
+                worst = max(worst, math.inf if math.isnan(gap) else gap)
     return worst
 
 
@@ -122,7 +125,11 @@ def _operated(
 ) -> tuple[list[Row], Any, str]:
     if word == "crop":
         count = draw.randint(1, len(rows[0]))
-        return [row[: len(row) - count] for row in rows], subject.crop(cache, count), f"crop {count}"
+        return (
+            [row[: len(row) - count] for row in rows],
+            subject.crop(cache, count),
+            f"crop {count}",
+        )
     if word == "reorder":
         kind = draw.choice(("permute", "select", "repeat"))
         order = list(range(len(rows)))

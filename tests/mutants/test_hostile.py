@@ -16,7 +16,7 @@ from mutants import limits
 from mutants.bench import judged, left_changed
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import Mutant, steps
-from mutants.registry import library, select
+from mutants.registry import find, library, select
 from mutants.report import html, text
 from mutants.result import Result
 from mutants.score import prepared_bench, score
@@ -228,7 +228,7 @@ def test_a_mutant_that_leaves_nothing_behind_is_clean(bench):
         Result("a", "test", "invalid"),
         Result("a", "test", "timed_out", ran=20),
     ):
-        assert left_changed(bench, result) is None
+        assert left_changed(bench, find(KILLED), result) is None
 
 
 def test_a_kill_after_a_case_that_raised_is_shrunk(bench):

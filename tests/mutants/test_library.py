@@ -1,6 +1,7 @@
 """Every mutant keeps its promises; one parametrised test serves them all."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,15 @@ from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.injection import Faulty, replaced
 from kvfuzz.loading import load
 from kvfuzz.locating import locate
-from kvfuzz.run import run_uncached
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.zoo.decoder import Decoder
+from mutants.judging import verdict_of
 from mutants.mutant import mutant, steps
 from mutants.registry import find, library, select
 
 ZOO = load("zoo")
+BOTH = ("mask", "positions")
 SCORED = [m.id for m in library().values() if not m.placebo and not m.equivalent]
 PLACEBOS = [m.id for m in library().values() if m.placebo]
 
@@ -26,14 +30,14 @@ def test_a_mutant_keeps_its_promises(mutant_id):
     fault = find(mutant_id)
     case = fault.witness
     subject = fault.into(ZOO.subject(case), case.dtype)
-    verdict = check(subject, case)
-    assert verdict.diverged
-    assert verdict.error is None
+    verdict = verdict_of(fault.law, subject, case)
+    assert (verdict.status, verdict.law, verdict.error) == ("diverged", fault.law, None)
     assert subject.reached
-    assert locate(fault.into(ZOO.subject(case), case.dtype), case).site == fault.site
+    if fault.law == "agreement":
+        assert locate(fault.into(ZOO.subject(case), case.dtype), case).site == fault.site
 
 
-@pytest.mark.parametrize("mutant_id", SCORED + PLACEBOS)
+@pytest.mark.parametrize("mutant_id", [i for i in library() if not library()[i].both])
 def test_the_uncached_path_never_reaches_a_fault(mutant_id):
     """Even while the fault is in place, the uncached path does not run it."""
     fault = find(mutant_id)
@@ -47,15 +51,26 @@ def test_the_uncached_path_never_reaches_a_fault(mutant_id):
 
 @pytest.mark.parametrize("mutant_id", SCORED)
 def test_the_witness_agrees_without_the_fault(mutant_id):
-    """It is the fault that diverges, not the case."""
+    """It is the fault that diverges, not the case; one fault does what should be refused."""
     case = find(mutant_id).witness
-    assert check(ZOO.subject(case), case).status == "agreed"
+    verdict = check(ZOO.subject(case), case)
+    refused = mutant_id == "crop.of_a_wrapped_ring_is_not_refused"
+    assert verdict.status == ("discarded" if refused else "agreed")
+    assert bool(verdict.reason) == refused
+
+
+@pytest.mark.parametrize("mutant_id", SCORED)
+def test_the_witness_fits_the_fault(mutant_id):
+    """It has the settings that the fault needs, stated or by default."""
+    fault = find(mutant_id)
+    fitted = ZOO.subject(fault.fitted(fault.witness)).config
+    assert ZOO.subject(fault.witness).config == fitted
 
 
 @pytest.mark.parametrize("mutant_id", PLACEBOS)
 def test_a_placebo_changes_nothing_bit_for_bit(mutant_id):
     """Its verdict is that of the clean decoder, and its code does run."""
-    case = steps(3, 1, 2)
+    case = steps(3, 1, Crop(1), 2, Reorder((1, 0)), 2, rows=2)
     clean, faulty = ZOO.subject(case), find(mutant_id).into(ZOO.subject(case), case.dtype)
     assert check(faulty, case) == check(clean, case)
     assert faulty.reached
@@ -69,20 +84,48 @@ def test_the_four_named_families_have_several_faults_each():
     assert len(SCORED) >= 24
 
 
-def test_no_two_mutants_are_the_same_fault():
-    """On a rich case every mutant gives logits of its own."""
-    from kvfuzz.run import run_cached
+RICH = (
+    steps(2, 1, 3, 1, 2),
+    steps(3, Reorder((1, 2, 0)), 1, Crop(2), 2, Crop(1), 1, Reorder((2, 0)), 4, rows=3),
+    steps(5, Fork(), 2, 1, Switch(0), 3, 1, Reorder((1, 1)), 2, Switch(1), 1, 1, rows=2),
+    steps(Padded(3, "left", (1, 2)), 2, Restore(), 1, Padded(3, "right", (1, 0)), 1, 2, rows=2),
+    steps(Padded(4, "left", (2, 1)), Fork(), 1, Reorder((1, 0)), 1, Crop(2), 1, 2, rows=2),
+    steps(3, New(2), 2, 1, Switch(0), 1, Switch(1), Reset(), 2, 1, 2, rows=2, given=BOTH),
+)
 
+
+def rich(case, mutant_id):
+    """`case` for a mutant: with two rows at the least, and what its own witness has."""
+    config = {"layers": 3, "head_dim": 4, **find(mutant_id).witness.config}
+    return find(mutant_id).fitted(replace(case, config=config))
+
+
+def logits_of(subject, case):
+    try:
+        return run_cached(subject, case)
+    except (CachedPathRaised, Refused) as error:
+        return torch.tensor([float(hash(str(error)))])
+
+
+def test_no_two_mutants_are_the_same_fault():
+    """On rich cases every mutant gives logits of its own."""
     seen = {}
     for mutant_id in SCORED:
-        config = {"layers": 3, "head_dim": 4, **find(mutant_id).witness.config}
-        case = steps(2, 1, 3, 1, 2, **config)
-        logits = run_cached(
-            find(mutant_id).into(ZOO.subject(case), case.dtype), case
-        )
-        twin = next((i for i, other in seen.items() if torch.equal(other, logits)), None)
-        assert twin is None, f"{mutant_id} does what {twin} does"
-        seen[mutant_id] = logits
+        fault = find(mutant_id)
+        if fault.law != "agreement":
+            continue
+        cases = [fault.witness, *(rich(case, mutant_id) for case in RICH)]
+        made = [logits_of(fault.into(ZOO.subject(c), c.dtype), c) for c in cases]
+        twin = next((i for i, other in seen.items() if same(made[1:], other[1:])), None)
+        if twin is not None:  # alike on those, and perhaps as good as new
+            case = find(twin).witness
+            theirs = logits_of(fault.into(ZOO.subject(case), case.dtype), case)
+            assert not same([theirs], seen[twin][:1]), f"{mutant_id} does what {twin} does"
+        seen[mutant_id] = made
+
+
+def same(some, others):
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(some, others, strict=True))
 
 
 def test_each_says_what_is_wrong_as_a_bug_report_would():

@@ -1,0 +1,198 @@
+"""The companion laws: each names what breaks it, and says nothing against what is right."""
+
+import pytest
+import torch
+
+import kvfuzz
+from kvfuzz.case import Case
+from kvfuzz.errors import UsageError
+from kvfuzz.laws import COMPANIONS, LAWS, check_law
+from kvfuzz.loading import load
+from kvfuzz.schedule import Crop, Fork, Reorder, Reset, Restore
+from tests.subjects.recomputing import Recomputes
+
+ROWS = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10))
+PROGRAM = (2, Crop(1), 1, Reorder((1, 0)), 1, Fork(), 1)
+
+
+class MixesRows(Recomputes):
+    """Both paths add a share of the mean over the batch: they agree with each other."""
+
+    def _logits(self, tokens, positions, text=None):
+        logits = super()._logits(tokens, positions, text)
+        return logits + 0.1 * logits.mean(0, keepdim=True)
+
+
+class SeesAhead(Recomputes):
+    """Both paths let a token see the next one of the same run."""
+
+    def _logits(self, tokens, positions, text=None):
+        logits = super()._logits(tokens, positions, text)
+        return logits + 0.1 * torch.cat((logits[:, 1:], logits[:, :1] * 0), 1)
+
+
+class CountsCalls(Recomputes):
+    """A state of the model's own, that every run moves."""
+
+    calls = 0
+
+    def _logits(self, tokens, positions, text=None):
+        self.calls += 1
+        return super()._logits(tokens, positions, text) * (1 + 1e-3 * self.calls)
+
+
+class RemembersTheOther(Recomputes):
+    """The first token that was ever fed by itself leaves a mark on every later run."""
+
+    mark = 0.0
+
+    def _logits(self, tokens, positions, text=None):
+        if len(tokens) == 1:
+            self.mark = 1.0
+        return super()._logits(tokens, positions, text) + self.mark
+
+
+@pytest.mark.parametrize("law", COMPANIONS)
+@pytest.mark.parametrize(
+    "preset", ["default", "static", "ring", "paged", "prefix", "recurrent", "shared_kv", "gemma"]
+)
+def test_the_zoo_keeps_every_law(preset, law):
+    """On a program of several operations, in float64."""
+    subject = load(f"zoo:{preset}").build(3, "float64", {})
+    verdict = check_law(law, subject, Case(ROWS, PROGRAM, dtype="float64"))
+    assert verdict.status == "agreed", (verdict.finding, verdict.reason)
+    assert verdict.rows > 0
+
+
+@pytest.mark.parametrize(
+    ("subject", "law", "finding"),
+    [
+        (SeesAhead, "causality", "causality: the uncached path, with other tokens from position"),
+        (MixesRows, "isolation", "isolation: the uncached path, with other tokens in the other"),
+        (CountsCalls, "repeatability", "repeatability: the cached path, run again: logit["),
+        (RemembersTheOther, "repeatability", "the cached path, run again after another case"),
+    ],
+)
+def test_a_fault_that_both_paths_share_breaks_a_law(subject, law, finding):
+    """Agreement alone does not see all of them."""
+    case = Case(ROWS, (5,))
+    if subject in (MixesRows, RemembersTheOther):
+        assert kvfuzz.check(subject(), case).status == "agreed"
+    verdict = check_law(law, subject(), case)
+    assert (verdict.status, verdict.law) == ("diverged", law)
+    assert finding in verdict.finding
+
+
+@pytest.mark.parametrize(("subject", "law"), [(SeesAhead, "causality"), (MixesRows, "isolation")])
+def test_a_hunt_finds_it_and_its_file_replays_the_law(subject, law, tmp_path):
+    """The counterexample says which law to ask."""
+    hunt = kvfuzz.fuzz(subject, seed=2, laws=[law], folder=tmp_path, examples=40)
+    assert hunt.verdict == "diverged"
+    if hunt.failure.verdict.law == law:
+        name = f"tests.test_laws:{subject.__name__}"
+        assert kvfuzz.replay(hunt.path, subject=name).verdict.law == law
+        clean = kvfuzz.replay(hunt.path, subject="tests.subjects.recomputing:Recomputes")
+        assert clean.verdict.status == "agreed"
+
+
+def test_a_path_that_does_not_repeat_itself_is_not_blamed_for_another_law():
+    """State that outlives a case breaks them all, and repeatability says what it is."""
+    verdict = check_law("isolation", CountsCalls(), Case(ROWS, (2, 3), dtype="float64"))
+    assert verdict.law == "repeatability"
+
+
+def test_a_law_that_says_nothing_about_a_case_is_discarded():
+    """One token of one row has nothing after it and no other row; no cache is shown."""
+    one = Case(((1,),), (1,))
+    for law in ("causality", "isolation", "frame"):
+        assert check_law(law, Recomputes(), one).status == "discarded"
+
+
+def test_an_unknown_law_is_refused():
+    """With the near one."""
+    with pytest.raises(UsageError, match="did you mean causality"):
+        check_law("causalty", Recomputes(), Case(ROWS, (5,)))
+    with pytest.raises(UsageError, match="choose from agreement, causality"):
+        kvfuzz.fuzz(Recomputes, laws=["gravity"])
+    assert LAWS[0] == "agreement"
+
+
+class Shown(Recomputes):
+    """Shows its tokens as keys and values of one layer."""
+
+    def view(self, cache):
+        entries = cache.tokens[:, None, :, None].float()
+        return [(entries, entries + 0.5)]
+
+
+def _changed(name, change):
+    real = getattr(Shown, name)
+
+    def method(self, *args, **given):
+        return change(self, real(self, *args, **given), *args)
+
+    return type("Changed", (Shown,), {name: method})
+
+
+def _rewrites_the_first(self, answer, tokens, cache):
+    logits, grown = answer
+    grown.tokens = grown.tokens.clone()
+    if cache.tokens.shape[1]:
+        grown.tokens[:, 0] += 1
+    return logits, grown
+
+
+def _grows_by_one_more(self, answer, tokens, cache):
+    logits, grown = answer
+    grown.tokens = torch.cat((grown.tokens, grown.tokens[:, -1:]), 1)
+    grown.text = torch.cat((grown.text, grown.text[:, -1:]), 1)
+    return logits, grown
+
+
+def _spoils_the_original(self, copied, cache):
+    cache.tokens += 1
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "schedule", "finding"),
+    [
+        ("cached", _rewrites_the_first, (2, 1), "step 2 (decode): layer 0 changed the keys of"),
+        ("cached", _grows_by_one_more, (2,), "step 1 (prefill): layer 0 holds [3] entries"),
+        ("crop", lambda self, cut, cache, count: cache, (2, Crop(1), 1), "step 2 (crop): "),
+        ("reorder", lambda self, new, cache, rows: cache, (2, Reorder((1, 0)), 1), "step 2 (reor"),
+        ("load", lambda self, new, state: _plus_one(new), (2, Restore(), 1), "step 2 (restore"),
+        ("reset", lambda self, new, cache: cache, (2, Reset(), 1), "step 2 (reset): layer 0 ho"),
+        ("copy", _spoils_the_original, (2, Fork(), 1), "step 2 (fork) on cache 1 changed"),
+    ],
+)  # fmt: skip
+def test_the_frame_law_names_the_step_and_the_slot(name, change, schedule, finding):
+    """What an operation should have left alone, or should have done."""
+    columns = sum(size for size in schedule if isinstance(size, int))
+    case = Case(tuple(row[:columns] for row in ROWS), schedule)
+    assert not check_law("frame", Shown(), case).diverged
+    verdict = check_law("frame", _changed(name, change)(), case)
+    assert verdict.status == "diverged"
+    assert finding in verdict.finding
+
+
+def _plus_one(cache):
+    cache.tokens = cache.tokens + 1
+    return cache
+
+
+def test_a_window_may_forget_and_no_more_than_that():
+    """A subject that says its window may hold fewer entries, down to the window."""
+
+    class Windowed(Shown):
+        windows = (2,)
+        held = 2
+
+        def view(self, cache):
+            keys, values = super().view(cache)[0]
+            return [(keys[:, :, -self.held :], values[:, :, -self.held :])]
+
+    case = Case(ROWS, (2, 1, 2))
+    assert check_law("frame", Windowed(), case).status == "agreed"
+    verdict = check_law("frame", type("Less", (Windowed,), {"held": 1})(), case)
+    assert "holds [1] entries of keys and values, 2 to 2 are due" in verdict.finding
