@@ -110,6 +110,7 @@ NEEDED = {
     "mask": ("mask", *PADDED),
     "positions": ("positions",),
     "view": ("frame",),
+    "generate": ("generation",),
 }
 """What needs each offer of a subject."""
 EXERCISES = (*ELEMENTS, *COMPANIONS)

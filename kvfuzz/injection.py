@@ -76,9 +76,11 @@ class Faulty:
             if name == "cached":
                 logits, changed = result
                 return logits, FaultyCache(changed, replacements)
-            # These three give no cache.
+            # These give no cache.
             return (
-                result if name in ("save", "view", "unused") else FaultyCache(result, replacements)
+                result
+                if name in ("save", "view", "unused", "generate")
+                else FaultyCache(result, replacements)
             )
 
         return faulty

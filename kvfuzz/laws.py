@@ -8,7 +8,9 @@ Each law here compares a path with itself, on input that must not matter to it:
 - *frame*: a call changes nothing that a cache held before and adds what it was fed, other
   operations do to its entries what they say, and one cache leaves another alone (for a subject that
   shows its entries by `view`);
-- *repeatability*: the same case gives the same bits again, also after another case.
+- *repeatability*: the same case gives the same bits again, also after another case;
+- *generation*: the subject's own `generate`, if it has one, chooses the same tokens with its cache
+  as without (`kvfuzz.generation`).
 
 *Agreement* is `kvfuzz.agreement.check`, and *vacuity* is judged there, with what an agreement is
 worth. A law that does not apply to a case leaves it discarded.
@@ -28,6 +30,7 @@ from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.errors import UsageError, one_line
 from kvfuzz.frames import frame
+from kvfuzz.generation import generation
 from kvfuzz.layout import layout
 from kvfuzz.near import near
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
@@ -149,7 +152,9 @@ _COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
     "isolation": isolation,
     "repeatability": repeatability,
 }
-COMPANIONS = (*_COMPARED, "frame")
+COMPANIONS = (*_COMPARED, "frame", "generation")
+NEEDED = {"frame": "view", "generation": "generate"}
+"""The laws that need an offer of a subject."""
 LAWS = ("agreement", *COMPANIONS)
 
 
@@ -167,6 +172,10 @@ def check_law(law: str, subject: Subject, case: Case, name: str = "subject") -> 
     fitting(conforming(subject, name), case, name)
     with seeded(case.seed), torch.no_grad():
         try:
+            if law in NEEDED and not callable(getattr(subject, NEEDED[law], None)):
+                return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
+            if law == "generation":
+                return generation(subject, case)
             return _frame(subject, case) if law == "frame" else _compared(law, subject, case)
         except (CachedPathRaised, Refused) as raised:
             return Verdict("discarded", law=law, reason=str(raised))
@@ -175,8 +184,6 @@ def check_law(law: str, subject: Subject, case: Case, name: str = "subject") -> 
 
 
 def _frame(subject: Any, case: Case) -> Verdict:
-    if not callable(getattr(subject, "view", None)):
-        return Verdict("discarded", law="frame", reason="the subject does not show its cache")
     broken, entries = frame(subject, case)
     if broken is not None:
         return Verdict("diverged", excess=torch.inf, law="frame", finding=f"frame: {broken}")

@@ -22,7 +22,7 @@ from kvfuzz.errors import KvfuzzError
 from kvfuzz.evidence import MOST_STEPS
 from kvfuzz.expectations import Expectation
 from kvfuzz.families import elements
-from kvfuzz.laws import COMPANIONS, check_law
+from kvfuzz.laws import COMPANIONS, NEEDED, check_law
 from kvfuzz.loading import Options
 from kvfuzz.strategies import Space
 from kvfuzz.subject import Factory
@@ -244,7 +244,8 @@ def _law_of(plan: Plan, tally: Tally) -> str:
     shrunk the one that failed (`agreement` itself needs no companion)."""
     if tally.failure is not None:
         return tally.failure.verdict.law
-    return plan.laws[tally.cases % len(plan.laws)] if plan.laws else "agreement"
+    laws = [law for law in plan.laws if NEEDED.get(law, "") in (*plan.space.offers, "")]
+    return laws[tally.cases % len(laws)] if laws else "agreement"
 
 
 def _expected(plan: Plan, case: Case, verdict: Verdict) -> int | None:

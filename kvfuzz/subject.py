@@ -28,6 +28,7 @@ OFFERED = {
     "reset": ("cache",),
     "view": ("cache",),
     "unused": ("cache",),
+    "generate": ("tokens", "length", "beams", "cached"),
 }
 """The optional methods of a subject, and what each is called with."""
 

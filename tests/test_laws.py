@@ -9,6 +9,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.laws import COMPANIONS, LAWS, check_law
 from kvfuzz.loading import load
 from kvfuzz.schedule import Crop, Fork, Reorder, Reset, Restore
+from kvfuzz.zoo.decoder import Decoder
 from tests.subjects.recomputing import Recomputes
 
 ROWS = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10))
@@ -52,7 +53,7 @@ class RemembersTheOther(Recomputes):
         return super()._logits(tokens, positions, text) + self.mark
 
 
-@pytest.mark.parametrize("law", COMPANIONS)
+@pytest.mark.parametrize("law", [law for law in COMPANIONS if law != "generation"])
 @pytest.mark.parametrize(
     "preset", ["default", "static", "ring", "paged", "prefix", "recurrent", "shared_kv", "gemma"]
 )
@@ -97,14 +98,23 @@ def test_a_hunt_finds_it_and_its_file_replays_the_law(subject, law, tmp_path):
 
 def test_a_path_that_does_not_repeat_itself_is_not_blamed_for_another_law():
     """State that outlives a case breaks them all, and repeatability says what it is."""
-    verdict = check_law("isolation", CountsCalls(), Case(ROWS, (2, 3), dtype="float64"))
-    assert verdict.law == "repeatability"
+
+    class Drifts(Decoder):
+        calls = 0
+
+        def cached(self, tokens, cache):
+            self.calls += 1
+            logits, cache = super().cached(tokens, cache)
+            return logits + 0.01 * (self.calls % 3), cache
+
+    verdict = check_law("isolation", Drifts(), Case(ROWS, (2, 3)))
+    assert (verdict.status, verdict.law) == ("diverged", "repeatability")
 
 
 def test_a_law_that_says_nothing_about_a_case_is_discarded():
     """One token of one row has nothing after it and no other row; no cache is shown."""
     one = Case(((1,),), (1,))
-    for law in ("causality", "isolation", "frame"):
+    for law in ("causality", "isolation", "frame", "generation"):
         assert check_law(law, Recomputes(), one).status == "discarded"
 
 
@@ -196,3 +206,66 @@ def test_a_window_may_forget_and_no_more_than_that():
     assert check_law("frame", Windowed(), case).status == "agreed"
     verdict = check_law("frame", type("Less", (Windowed,), {"held": 1})(), case)
     assert "holds [1] entries of keys and values, 2 to 2 are due" in verdict.finding
+
+
+class Generates(Recomputes):
+    """Greedy search, and one that is called beam search, with and without the cache."""
+
+    spoils = 0.0
+
+    def generate(self, tokens, length, beams, cached):
+        chosen, logits, cache = tokens, [], self.new_cache(len(tokens))
+        last, cache = self.cached(tokens, cache)
+        for step in range(length):
+            row = last[:, -1] if cached else self.uncached(chosen)[:, -1]
+            if cached and step == 2:
+                row = row * (1 - self.spoils)
+            logits.append(row)
+            token = row.argmax(-1, keepdim=True)
+            chosen = torch.cat((chosen, token), 1)
+            last, cache = self.cached(token, cache)
+        return chosen[:, -length:], torch.stack(logits, 1)
+
+
+def test_generation_is_the_same_with_and_without_the_cache():
+    """Each prompt of the first step is continued both ways."""
+    assert check_law("generation", Generates(), Case(ROWS, (3, 2))).status == "agreed"
+    hunt = kvfuzz.fuzz(Generates, seed=0, examples=30)
+    assert hunt.exercised["generation"] >= 5
+
+
+def test_a_generation_that_differs_names_the_token():
+    """With the logits behind it, which tell it from a tie."""
+    wrong = type("Wrong", (Generates,), {"spoils": 2.0})
+    verdict = check_law("generation", wrong(), Case(ROWS, (3, 2)))
+    assert (verdict.status, verdict.law) == ("diverged", "generation")
+    assert verdict.finding.startswith("generation: greedy search: token 3 of row 0 is ")
+    assert "x the allowed" in verdict.finding
+
+
+def test_a_tie_is_no_divergence():
+    """Rounding may choose between equals."""
+
+    class Tied(Generates):
+        def generate(self, tokens, length, beams, cached):
+            found, logits = super().generate(tokens, length, beams, False)
+            return (found + 1 if cached else found), logits
+
+    assert check_law("generation", Tied(), Case(ROWS, (3, 2))).status == "agreed"
+
+
+def test_a_generation_that_raises_with_its_cache_alone_diverges():
+    """And one that raises both ways, or refuses, says nothing."""
+
+    class Raises(Generates):
+        alone = True
+
+        def generate(self, tokens, length, beams, cached):
+            if cached or not self.alone:
+                raise RuntimeError("no such slot")
+            return super().generate(tokens, length, beams, cached)
+
+    verdict = check_law("generation", Raises(), Case(ROWS, (3, 2)))
+    assert "greedy search raised with its cache: RuntimeError: no such slot" in verdict.finding
+    both = type("Both", (Raises,), {"alone": False})
+    assert check_law("generation", both(), Case(ROWS, (3, 2))).status == "discarded"

@@ -28,7 +28,17 @@ ROWS = [
     ],
     ["subject", "twin"],
     ["run", "compare", "injection", "noise", "evidence"],
-    ["loading", "agreement", "frames", "laws", "expectations", "locating", "paths", "explaining"],
+    [
+        "loading",
+        "agreement",
+        "frames",
+        "generation",
+        "laws",
+        "expectations",
+        "locating",
+        "paths",
+        "explaining",
+    ],
     ["adapters", "zoo"],
     [
         "programs",
