@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from kvfuzz.adapters.source import Source, told
+from kvfuzz.adapters.tf_call import call_of
+from kvfuzz.adapters.tf_encoder import blank
 from kvfuzz.adapters.tiny import own_names, shrunk, tokens_apart
 from kvfuzz.adapters.weights import Drawn
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
@@ -30,8 +32,8 @@ def built(source: Source, settings: Mapping[str, Any], attn: str, dtype: str, de
         # Not promoted: a checkpoint's float32 bytes would be read as float64.
         module = _module(source, config, attn, getattr(torch, dtype)).eval().to(device)
         with torch.no_grad(), promoted() if dtype == "float64" else nullcontext():
-            token = torch.zeros(1, 1, dtype=torch.int64, device=device)
-            module(input_ids=token, use_cache=False)
+            tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
+            call_of(module).uncached(module, tokens, blank(module, 1))
     except KvfuzzError:
         raise
     except Exception as error:
@@ -48,7 +50,7 @@ def _config(source: Source, settings: Mapping[str, Any]) -> Any:
     if source.checkpoint is not None:
         return source.config_class.from_dict({**source.settings, **chosen})
     config = source.config_class(**shrunk(source.config_class, chosen))
-    if config.get_text_config(decoder=True) is not config:
+    if not config.is_encoder_decoder and text_config(config) is not config:
         raise InvalidSubject(
             f"{source.name} holds more than a decoder, so it cannot be made tiny: name the model "
             "type of its text part, or a checkpoint"
@@ -57,12 +59,20 @@ def _config(source: Source, settings: Mapping[str, Any]) -> Any:
     return config
 
 
+def text_config(config: Any) -> Any:
+    """The part of `config` that describes the decoder of text; old releases have no parts."""
+    parts = getattr(config, "get_text_config", None)
+    return config if parts is None else parts(decoder=True)
+
+
 def _module(source: Source, config: Any, attn: str, dtype: torch.dtype) -> Any:
     """The model, its parameters and buffers as the library makes them in `dtype`."""
-    auto = source.library.AutoModelForCausalLM
     # A later `.to(dtype)` would not do: it rounds buffers such as rotary frequencies, which the
     # library keeps in float32.
-    asked = {"dtype": dtype, "attn_implementation": attn, "trust_remote_code": False}
+    named = "dtype" if hasattr(config, "dtype") else "torch_dtype"
+    asked = {named: dtype, "trust_remote_code": False}
+    if hasattr(config, "_attn_implementation"):
+        asked["attn_implementation"] = attn
     if dtype is torch.float64 and hasattr(config, "_experts_implementation"):
         asked["experts_implementation"] = "eager"  # the grouped kernels have no float64
     # First values come from the global generator (those of vectors are kept): it is lent a seed,
@@ -71,16 +81,16 @@ def _module(source: Source, config: Any, attn: str, dtype: torch.dtype) -> Any:
         torch.default_generator.manual_seed(0)
         if source.checkpoint is not None:
             path = str(source.checkpoint)
-            return auto.from_pretrained(path, config=config, local_files_only=True, **asked)
+            return source.auto.from_pretrained(path, config=config, local_files_only=True, **asked)
         _refuse_large(source, config, asked)
-        return auto.from_config(config, **asked)
+        return source.auto.from_config(config, **asked)
 
 
 def _refuse_large(source: Source, config: Any, asked: Mapping[str, Any]) -> None:
     """Raise InvalidSubject if the model would be large in spite of its tiny configuration."""
     try:
         with torch.device("meta"):
-            module = source.library.AutoModelForCausalLM.from_config(config, **asked)
+            module = source.auto.from_config(config, **asked)
     except Exception:
         return  # some models read their tensors while they are built; if not that, the build tells
     count = sum(parameter.numel() for parameter in module.parameters())

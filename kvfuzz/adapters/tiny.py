@@ -9,15 +9,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from kvfuzz.adapters.tf_layers import kinds_kept
+from kvfuzz.adapters.tf_sizes import LAYERS, sizes_of
 from kvfuzz.errors import UsageError
 from kvfuzz.near import near
 
 # The settings that a strategy may draw where a configuration has them, simplest first.
 DRAWN: Mapping[str, tuple[Any, ...]] = {"use_sliding_window": (False, True)}
-
-WINDOW = 6
-LAYERS = 2
-_MOST_TOKENS = 64
 
 
 def fields_of(config_class: Any) -> dict[str, Any]:
@@ -59,7 +57,9 @@ def shrunk(config_class: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
         for word, usual in (("hidden_size", 32), ("num_attention_heads", 4))
     )
     settings = {}
-    for word, value in _sizes(hidden, heads).items():
+    if "multi_query" in known and not chosen.get("multi_query", True):
+        known = {**known, "multi_query": False}
+    for word, value in sizes_of(known, hidden, heads).items():
         field = aliases.get(word, word)
         if field in known:
             settings[field] = value
@@ -68,11 +68,10 @@ def shrunk(config_class: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
         if "drop" in field and isinstance(value, int | float) and not isinstance(value, bool):
             settings[field] = 0.0
     layers_field = aliases.get("num_hidden_layers", "num_hidden_layers")
-    layers = _count(chosen.get(layers_field), LAYERS)
-    for field, value in known.items():
-        fewer = _kinds_of_layers(value, known.get(layers_field), layers)
-        if fewer is not None:
-            settings[field] = fewer
+    asked = chosen.get(layers_field)
+    if not isinstance(asked, int) and settings.get(layers_field, LAYERS) != LAYERS:
+        asked = settings[layers_field]
+    settings |= kinds_kept(known, layers_field, _count(asked, 0) or None)
     return {**settings, **chosen}
 
 
@@ -91,51 +90,6 @@ def tokens_apart(config: Any, chosen: Mapping[str, Any]) -> None:
             setattr(config, field, -1)
         elif value >= config.vocab_size:
             setattr(config, field, config.vocab_size - 1)
-
-
-def _kinds_of_layers(value: Any, deep: Any, layers: int) -> list[Any] | None:
-    """A field that tells the kind of each of `deep` layers in runs, `[[kinds, times], ...]`, cut
-    to the first `layers`; None for any other field."""
-    if not isinstance(value, list | tuple) or not value:
-        return None
-    expanded = []
-    for run in value:
-        match run:
-            case [[*kinds], int(times)]:
-                expanded += list(kinds) * times
-            case _:
-                return None
-    if len(expanded) != deep:
-        return None
-    cycle = -(-layers // len(expanded))
-    return [[[kind], 1] for kind in (expanded * cycle)[:layers]]
-
-
-def _sizes(hidden: int, heads: int) -> dict[str, Any]:
-    """What the standard fields are set to, for a residual stream `hidden` wide."""
-    kv_heads = heads // 2 if heads % 2 == 0 else heads
-    head_dim = max(1, hidden // heads)
-    sizes: dict[str, Any] = {
-        "vocab_size": _MOST_TOKENS,
-        "hidden_size": hidden,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": heads,
-        "head_dim": head_dim,
-        "rotary_dim": max(2, head_dim // 2),
-        # The default suits the default head_dim: in a small model it would flatten attention.
-        "query_pre_attn_scalar": head_dim,
-        "sliding_window": WINDOW,
-        "window_size": WINDOW,
-        # With a window in use, the first layer sees everything and the second is windowed.
-        "max_window_layers": 1,
-        "is_decoder": True,
-    }
-    sizes |= dict.fromkeys(("num_key_value_heads", "num_kv_heads"), kv_heads)
-    sizes |= dict.fromkeys(("max_position_embeddings", "n_ctx", "seq_length"), _MOST_TOKENS)
-    sizes |= dict.fromkeys(("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"), 48)
-    sizes |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
-    sizes |= {"moe_intermediate_size": 16, "num_experts_per_tok": 2, "word_embed_proj_dim": hidden}
-    return sizes
 
 
 def _count(value: Any, otherwise: int) -> int:

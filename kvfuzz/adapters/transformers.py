@@ -7,139 +7,105 @@ attention a model has) is read off signatures and classes, not off the release n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kvfuzz.adapters.modules import built
-from kvfuzz.adapters.source import CACHE_NAMES, Source, source_of
+from kvfuzz.adapters.modules import built, text_config
+from kvfuzz.adapters.source import Source, source_of
+from kvfuzz.adapters.tf_call import NoCache
+from kvfuzz.adapters.tf_kinds import CLASSES, MOST_SLOTS
+from kvfuzz.adapters.tf_subject import TransformersSubject, longest
+from kvfuzz.adapters.tf_trial import ROOM, Abilities, abilities, merged
 from kvfuzz.adapters.tiny import DRAWN, fields_of
 from kvfuzz.adapters.weights import Drawn
 from kvfuzz.errors import InvalidSubject, UsageError
-from kvfuzz.lanes import Promotion, promoted
+from kvfuzz.lanes import promoted
 from kvfuzz.loading import Options
 from kvfuzz.near import near
 from kvfuzz.subject import Factory
-from kvfuzz.twin import Twin
 
 ATTENTIONS = ("eager", "sdpa")
+OWN_SETTINGS = ("attn", "cache")
+"""The settings that are no fields of a model's configuration."""
+
+Settings = Mapping[str, Any]
 
 
 def factory(rest: str, options: Options) -> Factory:
     """`transformers:MODEL_TYPE` draws tiny random models; `transformers:DIRECTORY` loads one.
 
-    `options.config` sets `attn` and the fields of the model's configuration. Raises
-    InvalidSubject for what is not a causal language model with a cache, UsageError for a setting
-    that the model does not have or that transformers refuses.
+    `options.config` sets `attn`, `cache` and the fields of the model's configuration. Raises
+    InvalidSubject for what is not a language model with a cache, UsageError for a setting that the
+    model does not have or that transformers refuses.
     """
-    source = source_of(rest)
-    attentions = _attentions(source, options.config)
+    fixed = options.config
+    source = source_of(rest, decoder_alone=fixed.get("is_encoder_decoder") is False)
+    attentions = _attentions(source, fixed)
     random = source.checkpoint is None
+    dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
+    module = _modules(source, attentions[0], options.device)
+    choices = _choices(source, attentions, fixed)
+    first = {word: values[0] for word, values in choices.items()} | dict(fixed)
+    # Built once now, so that settings are refused at the door and not at the first case.
+    simplest = [module(dtype, first) for dtype in dtypes]
+    others = [{**first, word: value} for word in DRAWN for value in choices.get(word, ())[1:]]
+    models = [simplest[0], *(module(dtypes[0], settings) for settings in others)]
+    able = reduce(merged, (_able(source, one, fixed, dtypes[0]) for one in models))
+    kinds = _kinds(source, able, fixed)
 
-    # One module for all seeds: a fresh one takes longer than the case that it is for.
+    def build(seed: int, dtype: str, config: Settings) -> TransformersSubject:
+        settings = {**fixed, **config}
+        kind = settings.get("cache", kinds[0])
+        weights = seed if random else None
+        return TransformersSubject(source, able, module(dtype, settings), kind, weights, dtype)
+
+    if "cache" not in fixed:
+        choices["cache"] = kinds
+    return Factory(source.name, build, dtypes, choices, dict(fixed), seeded=random)
+
+
+def _modules(source: Source, attn: str, device: str) -> Callable[[str, Settings], Drawn]:
+    """A function of dtype and settings that gives the module: one for all seeds, since a fresh one
+    takes longer than the case that it is for."""
+
     @lru_cache(maxsize=16)
     def module(attn: str, dtype: str, settings: str) -> Drawn:
-        return built(source, json.loads(settings), attn, dtype, options.device)
+        return built(source, json.loads(settings), attn, dtype, device)
 
-    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> TransformersSubject:
-        settings = {**options.config, **config}
-        attn = settings.pop("attn", attentions[0])
-        drawn = module(attn, dtype, json.dumps(settings, sort_keys=True))
-        return TransformersSubject(source, drawn, seed if random else None, dtype)
+    def found(dtype: str, settings: Settings) -> Drawn:
+        own = {word: value for word, value in settings.items() if word not in OWN_SETTINGS}
+        return module(settings.get("attn", attn), dtype, json.dumps(own, sort_keys=True))
 
-    dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
-    choices = _choices(source, attentions, options.config)
-    made = Factory(source.name, build, dtypes, choices, dict(options.config), seeded=random)
-    # Built once now, so that settings are refused at the door and not at the first case.
-    for dtype in dtypes:
-        build(0, dtype, made.first_config())
-    return made
+    return found
 
 
-class TransformersSubject:
-    """A causal language model behind the protocol of `kvfuzz.subject.Subject`.
-
-    Nothing but tokens and cache is passed: masks and positions are left to the model. Subjects
-    of other seeds may share the module, so `model` fills it with this one's weights first.
-    """
-
-    def __init__(self, source: Source, drawn: Drawn, seed: int | None, dtype: str) -> None:
-        self._source = source
-        self._drawn = drawn
-        self._seed = seed
-        self._in_double = dtype == "float64"
-        config = self.model.config.get_text_config(decoder=True)
-        self.vocab_size: int = config.vocab_size
-        self.max_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.width: int = config.hidden_size
-        self.device: torch.device = next(self.model.parameters()).device
-
-    @property
-    def model(self) -> Any:
-        """The torch module, holding the weights of this subject."""
-        return self._drawn.at(self._seed)
-
-    @cached_property
-    def twin(self) -> Twin:
-        """The float64 twin of this subject. Its experts run one by one, since the kernels that
-        group them have no float64."""
-        return _Twin(self, self._in_double)
-
-    def uncached(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, time, vocab] for all of `tokens` [batch, time], without a cache."""
-        with self._lane():
-            logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return logits
-
-    def new_cache(self, batch: int) -> Any:  # noqa: ARG002
-        """An empty cache, for any number of rows; None where the model makes its own."""
-        if self._source.cache_name not in ("cache", "past_key_values"):
-            return None
-        with self._lane():
-            # Without the configuration a cache cannot know which of its layers have a window.
-            return self._source.library.DynamicCache(config=self.model.config)
-
-    def cached(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Logits [batch, time, vocab] for `tokens` alone, and the cache to pass next time.
-
-        Raises InvalidSubject if the model hands back no cache: every call would start anew.
-        """
-        given = {self._source.cache_name: cache}
-        with self._lane():
-            output = self.model(input_ids=tokens, use_cache=True, **given)
-        for name in CACHE_NAMES:
-            if output.get(name) is not None:
-                return output.logits, output[name]
-        raise InvalidSubject(
-            f"{self._source.name} returned no cache: its output holds {', '.join(output)}"
+def _able(source: Source, drawn: Drawn, config: Settings, dtype: str) -> Abilities:
+    """What a module can do, with the cache that was asked for or any. Raises UsageError if there is
+    no such kind."""
+    kind = config.get("cache")
+    if kind is not None and kind not in CLASSES:
+        raise UsageError(
+            f"there is no cache {kind!r}{near(str(kind), CLASSES)}: choose from "
+            f"{', '.join(CLASSES)}"
         )
+    model = drawn.at(None)
+    room = min(longest(text_config(model.config), 0) or ROOM, MOST_SLOTS)
+    with torch.no_grad(), promoted() if dtype == "float64" else nullcontext():
+        return abilities(source, model, room, kind)
 
-    def _lane(self) -> AbstractContextManager[object]:
-        return promoted() if self._in_double else nullcontext()
 
-
-class _Twin(Twin):
-    def __init__(self, subject: TransformersSubject, in_double: bool) -> None:
-        super().__init__(subject, always=in_double)
-        self._subject = subject
-        self._config = subject.model.config.get_text_config(decoder=True)
-
-    @contextmanager
-    def running(self, promoting: bool = True) -> Iterator[Promotion]:
-        self._subject.model  # noqa: B018  # holds the weights of this subject from now on
-        before = getattr(self._config, "_experts_implementation", None)
-        if before is not None:
-            self._config._experts_implementation = "eager"
-        try:
-            with super().running(promoting) as promotion:
-                yield promotion
-        finally:
-            if before is not None:
-                self._config._experts_implementation = before
+def _kinds(source: Source, able: Abilities, config: Settings) -> tuple[str, ...]:
+    """The kinds of cache to draw from. Raises UsageError if the one asked for cannot be had, and
+    InvalidSubject if the model hands back none, whatever it is given."""
+    if "cache" in config and not able.kinds:
+        raise UsageError(f"{source.name} cannot have the cache {able.problems[0]}")
+    if not able.kinds and all(NoCache.__name__ in problem for problem in able.problems):
+        raise InvalidSubject(f"{source.name} keeps no cache: {able.problems[0]}")
+    return able.kinds or ("own",)  # whatever is wrong with all of them is for the cases to show
 
 
 def _attentions(source: Source, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -160,7 +126,7 @@ def _attentions(source: Source, config: Mapping[str, Any]) -> tuple[str, ...]:
 def _choices(
     source: Source, attentions: tuple[str, ...], config: Mapping[str, Any]
 ) -> dict[str, tuple[Any, ...]]:
-    """What a strategy may draw, which is what the user has not set."""
+    """What a strategy may draw of attentions and fields, which is what the user has not set."""
     choices: dict[str, tuple[Any, ...]] = {"attn": attentions}
     if source.checkpoint is None:
         known = fields_of(source.config_class)

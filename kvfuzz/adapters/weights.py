@@ -20,6 +20,8 @@ class Drawn:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module.requires_grad_(False).eval()
+        self.windows: dict[str, list[int | None]] = {}
+        """The windows of the layers of each kind of cache that was asked for them."""
         self._seed: int | None = None
         # A tied weight is one parameter here, and stays tied because it is filled in place.
         self._parameters = [p for p in module.parameters() if p.is_floating_point()]
