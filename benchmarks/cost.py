@@ -18,6 +18,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
 import torch
@@ -25,10 +26,11 @@ from torch import Tensor
 
 from kvfuzz.case import Case
 from kvfuzz.hunt import fuzz
+from kvfuzz.layout import layout
 from kvfuzz.loading import Options, as_factory, load
 from kvfuzz.noise import logits_noise
 from kvfuzz.rounds import drawn_cases
-from kvfuzz.run import Rows, run_uncached
+from kvfuzz.run import Refused, Rows, run_cached, run_uncached
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Subject
 from mutants.bench import judged
@@ -66,7 +68,7 @@ def _floor(name: str, dtype: str, repeats: int) -> None:
     """Of the registered decoder, on the cases of a hunt."""
     factory = load(name, Options(dtype=dtype))
     cases = drawn_cases(space_of(factory), 0, 50)
-    items = [(factory.subject(case), case.tokens) for case in cases]
+    items = [(factory.subject(case), layout(case).sequences) for case in cases]
     _print(f"floor {name} {dtype}", _floor_ratios(items, dtype, repeats))
 
 
@@ -159,18 +161,14 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-@torch.no_grad()
 def _bare(subject: Subject, case: Case) -> None:
-    subject.uncached(torch.tensor(case.tokens))
+    run_uncached(subject, layout(case).sequences)
     _cached(subject, case)
 
 
-@torch.no_grad()
 def _cached(subject: Subject, case: Case) -> None:
-    tokens = torch.tensor(case.tokens)
-    cache = subject.new_cache(case.batch)
-    for step in case.steps():
-        _, cache = subject.cached(tokens[:, step.start : step.stop], cache)
+    with suppress(Refused):
+        run_cached(subject, case)
 
 
 def _print(label: str, pairs: list[tuple[float, float]]) -> None:

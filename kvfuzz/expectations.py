@@ -15,7 +15,7 @@ from typing import Any
 
 from kvfuzz.case import Case
 from kvfuzz.errors import UsageError
-from kvfuzz.families import ELEMENTS, elements
+from kvfuzz.families import ELEMENTS, OVERSHOOT, elements, overshoots
 from kvfuzz.laws import LAWS
 from kvfuzz.near import near
 from kvfuzz.verdict import Verdict
@@ -44,8 +44,12 @@ class Expectation:
             verdict.law == self.law
             and longest >= self.length
             and all(case.config.get(name) == value for name, value in self.config.items())
-            and set(self.elements) <= elements(case)
+            and set(self.elements) <= elements(case) | _more(case)
         )
+
+
+def _more(case: Case) -> set[str]:
+    return {OVERSHOOT} if overshoots(case) else set()
 
 
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
@@ -107,4 +111,4 @@ def _expectation(path: Path, number: int, item: Any) -> Expectation:
 
 
 def _known(item: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
-    return [(word, ELEMENTS) for word in item.get("elements", ())]
+    return [(word, (*ELEMENTS, OVERSHOOT)) for word in item.get("elements", ())]

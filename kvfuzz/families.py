@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvfuzz.case import Case
-from kvfuzz.schedule import SIDES, Padded
+from kvfuzz.schedule import SIDES, Crop, Padded
 
 PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
 OPERATED = ("crop", "reorder", "select", "repeat", "fork", "restore", "reset", "new", "switch")
@@ -40,3 +40,14 @@ def family(case: Case) -> str:
     if len(sizes) == 1:
         return "prefill only"
     return "prefill + decode" if set(sizes[1:]) == {1} else "chunks"
+
+
+OVERSHOOT = "overshoot"
+
+
+def overshoots(case: Case) -> bool:
+    """Whether a step crops by more than is stored."""
+    return any(
+        isinstance(step.operation, Crop) and step.operation.count > len(step.before[0])
+        for step in case.steps()
+    )
