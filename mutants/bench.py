@@ -11,8 +11,9 @@ from kvfuzz.errors import InvalidSubject
 from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
+from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
-from mutants.mutant import Mutant
+from mutants.mutant import VACUITY, Mutant
 from mutants.result import Result
 
 SECONDS_FOR_CLEAN = 60.0
@@ -37,7 +38,7 @@ class Campaign:
 @dataclass(frozen=True)
 class Prepared:
     """A case, the subject built for it, and what its uncached path says: shared by all mutants,
-    since a fault never touches the uncached path."""
+    since a fault seldom touches the uncached path."""
 
     case: Case
     subject: Subject
@@ -46,42 +47,72 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Bench:
-    """The cases of `campaign`, each made ready when it is first met."""
+    """The cases of `campaign`, as they fit a mutant, each made ready when it is first met."""
 
     factory: Factory
     campaign: Campaign
-    ready: dict[int, Prepared] = field(default_factory=dict)
+    ready: dict[tuple[int, str], Prepared] = field(default_factory=dict)
 
-    def prepared(self, index: int) -> Prepared:
-        if index not in self.ready:
-            case = self.campaign.cases[index]
+    def case(self, index: int, mutant: Mutant | None = None) -> Case:
+        """Case number `index`, with the settings that `mutant` needs."""
+        drawn = self.campaign.cases[index]
+        return drawn if mutant is None else mutant.fitted(drawn)
+
+    def prepared(self, index: int, mutant: Mutant | None = None) -> Prepared:
+        """Case number `index` as `mutant` needs it. Raises Unsound if the clean subject diverges on
+        a case that was not drawn like that."""
+        case = self.case(index, mutant)
+        key = index, repr(sorted(case.config.items()))
+        if key not in self.ready:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)
-            self.ready[index] = Prepared(case, subject, reference(subject, case, leeway=leeway))
-        return self.ready[index]
+            item = Prepared(case, subject, reference(subject, case, leeway=leeway))
+            self.ready[key] = item
+            if case != self.campaign.cases[index]:
+                self.require_clean(item, index, "agreement")
+        return self.ready[key]
+
+    def require_clean(self, item: Prepared, index: int, law: str) -> int:
+        """The number of positions compared on the unmutated subject, by `law`. Raises Unsound if it
+        diverges."""
+        verdict = clean_verdict(law, item.subject, item.case, item.expected)
+        if verdict.diverged:
+            drawn, name = self.campaign.cases[index].config, self.factory.name
+            other = {n: v for n, v in item.case.config.items() if drawn.get(n, _NONE) != v}
+            fitted = f" with {', '.join(f'{n} {v}' for n, v in other.items())}" if other else ""
+            raise Unsound(
+                f"the unmutated {name} diverges on case {index}{fitted}: "
+                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}"
+            )
+        return verdict.rows
+
+
+_NONE = object()
+
+
+class Unsound(Exception):
+    """There can be no score: the unmutated subject breaks the law that a mutant is judged by."""
 
 
 def baseline(bench: Bench) -> str | None:
-    """Why there can be no score, judged on the unmutated subject; None if there can."""
+    """Why there can be no score, judged on the unmutated subject; None if there can.
+
+    On the cases as they were drawn: one that is fitted to a mutant is judged when it is made.
+    """
     rows = 0
     for index in range(len(bench.campaign.cases)):
-        item = bench.prepared(index)
-        verdict = check_against(item.expected, item.subject, item.case)
-        rows += verdict.rows
-        if verdict.diverged:
-            name, seed = bench.factory.name, bench.campaign.plan.seed
-            return (
-                f"the unmutated {name} diverges on case {index}: "
-                f"run kvfuzz fuzz {name} --seed {seed}"
-            )
+        try:
+            rows += bench.require_clean(bench.prepared(index), index, "agreement")
+        except Unsound as unsound:
+            return str(unsound)
     return None if rows else f"nothing could be compared on {bench.factory.name}"
 
 
 def judged(bench: Bench, mutant: Mutant) -> Result:
     """What becomes of `mutant` on the cases of `bench`: the same in every process.
 
-    Only a difference of logits kills. A fault that raises, or breaks the protocol, is loud,
-    unless another case kills it.
+    Only a difference of logits kills, or what breaks the law that the mutant declares. A fault that
+    raises, or breaks the protocol, is loud, unless another case kills it. Raises Unsound.
     """
     started = time.time()
     tally = _Tally()
@@ -90,7 +121,10 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         with time_limit(bench.campaign.seconds_per_mutant) as check_time:
             for index in range(len(bench.campaign.cases)):
                 check_time()
-                tally.add(index, *met_by(bench.prepared(index), mutant))
+                item = bench.prepared(index, mutant)
+                tally.add(index, *met_by(item, mutant))
+                if tally.kills.get(index, "agreement") not in ("agreement", VACUITY):
+                    bench.require_clean(item, index, tally.kills[index])
                 if tally.kills and not bench.campaign.matrix:
                     break
     except InvalidSubject as error:
@@ -100,7 +134,8 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
     if tally.kills:
         state, reason = "killed", None
         if mutant.equivalent is not None:
-            state, reason = "invalid", f"declared equivalent, but case {tally.kills[0]} kills it"
+            killer = next(iter(tally.kills))
+            state, reason = "invalid", f"declared equivalent, but case {killer} kills it"
     if state is None:
         state, reason = _unkilled(mutant, tally)
     return Result(
@@ -108,8 +143,9 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         operator=mutant.operator,
         state=state,
         declared_site=str(mutant.site) if mutant.site else None,
-        killed_by=tally.kills[0] if tally.kills else None,
+        killed_by=next(iter(tally.kills), None),
         kills=tuple(tally.kills),
+        laws=tuple(tally.kills.values()),
         ran=tally.ran,
         raised=len(tally.errors),
         reached=tally.reached,
@@ -119,13 +155,14 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
     )
 
 
-def left_changed(bench: Bench, result: Result) -> str | None:
-    """Why nothing after the mutant of `result` means anything: the clean subject no longer agrees
-    on the case that killed it, or else the last that it met; None if it does."""
+def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
+    """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
+    subject no longer agrees on the case that killed it, or else the last that it met; None if it
+    does."""
     index = max(result.ran - 1, 0) if result.killed_by is None else result.killed_by
     try:
         with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.seconds_per_mutant)):
-            item = bench.prepared(index)
+            item = bench.prepared(index, mutant)
             changed = check_against(item.expected, item.subject, item.case).diverged
     # Whatever it raises now it did not raise for the baseline.
     except (Exception, SystemExit, OutOfTime):
@@ -140,7 +177,7 @@ class _Tally:
     ran: int = 0
     reached: int = 0
     excess: float = 0.0
-    kills: list[int] = field(default_factory=list)
+    kills: dict[int, str] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     def add(self, index: int, verdict: Verdict | None, error: str | None, reached: int) -> None:
@@ -149,7 +186,7 @@ class _Tally:
         if error is not None:
             self.errors.append(error)
         elif verdict is not None and verdict.diverged:
-            self.kills.append(index)
+            self.kills[index] = verdict.law
             self.excess = self.excess or verdict.excess
 
 
@@ -160,7 +197,7 @@ def met_by(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, 
     """
     faulty = mutant.into(item.subject, item.case.dtype)
     try:
-        verdict = check_against(item.expected, faulty, item.case)
+        verdict = verdict_of(mutant.law, faulty, item.case, item.expected)
     except InvalidSubject as error:
         return None, str(error), faulty.reached
     return verdict, verdict.error, faulty.reached

@@ -29,11 +29,15 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 @click.argument("subject", default="zoo")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
 @click.option("--operator", "operators", multiple=True, help="Score this family only.")
-@examples_option("default 100")
+@examples_option("default 200")
 @time_option
 @seed_option
 @workers_option
 @click.option("--matrix", is_flag=True, help="Run every case on every mutant.")
+@click.option(
+    "--by", type=click.Choice(["schedule"]),
+    help="Tell what each kind of step, law, path and cache kills, and kills alone; with --matrix.",
+)  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Shrink the kills.", show_default=True)
 @click.option(
     "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
@@ -60,6 +64,7 @@ def score(
     seed: int | None,
     workers: int,
     matrix: bool,
+    by: str | None,
     shrink: bool,
     fail_under: float | None,
     mutant_time: float,
@@ -81,8 +86,9 @@ def score(
     from kvfuzz.files import check_writable, write_json, write_text
     from kvfuzz.rounds import fresh_seed
     from mutants.report.html import page
-    from mutants.report.text import render
+    from mutants.report.text import render, schedule_table
     from mutants.report.witnesses import write_witnesses
+    from mutants.schedules import schedule_json
     from mutants.score import score as run_score
 
     for file in (json_file, html_file):
@@ -112,7 +118,7 @@ def score(
             seconds=seconds,
             seconds_per_mutant=mutant_time,
             workers=workers,
-            matrix=matrix,
+            matrix=matrix or by is not None,
             shrink=shrink,
             options=options,
             progress=progress,
@@ -120,8 +126,11 @@ def score(
         )
     written = write_witnesses(result, witness_folder)
     render(result, console)
+    told = {"by_schedule": schedule_json(result)} if by else {}
+    if by:
+        console.print(schedule_table(result))
     if json_file:
-        write_json(json_file, result.to_json(written))
+        write_json(json_file, {**result.to_json(written), **told})
     if html_file:
         write_text(html_file, page(result, written))
         console.print(f"report: {html_file}", soft_wrap=True, highlight=False)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject, one_line
 from kvfuzz.injection import Fault, Faulty
+from kvfuzz.laws import LAWS
+from kvfuzz.schedule import Entry, Padded
 from kvfuzz.sites import Site
 
-CACHED = "kvfuzz.zoo.cached"
+ZOO = "kvfuzz.zoo"
+CACHED = f"{ZOO}.cached"
+_NONE = object()
+VACUITY = "vacuity"
+"""What tells a fault by which both paths agree, since neither looks at what is cached."""
 STATES = ("killed", "survived", "unreached", "loud", "timed_out", "equivalent", "invalid")
 
 
@@ -28,6 +34,10 @@ class Mutant:
     A parametric fault has `sizes`: the smallest, by dtype, at which the checker promises to catch
     it on at least 99 of 100 random decoders (`benchmarks/detection.py`). It is injected at that
     size; at the largest of them in a dtype for which nothing is promised.
+
+    `needs` are the settings with which the fault makes sense, by field; `fitted` cases have one of
+    them. `law` is what sees it (`kvfuzz.laws`, or VACUITY): besides agreement a case is judged by
+    that. With `both` the targets are replaced in the uncached path too.
     """
 
     operator: str
@@ -42,15 +52,36 @@ class Mutant:
     equivalent: str | None = None
     placebo: bool = False
     sizes: Mapping[str, float] = field(default_factory=dict)
+    needs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    law: str = "agreement"
+    both: bool = False
 
     @property
     def id(self) -> str:
         return f"{self.operator}.{self.name}"
 
     @property
+    def without_site(self) -> str:
+        """Why it has no site."""
+        return "placebo" if self.placebo else "equivalent" if self.equivalent else self.law
+
+    @property
     def source(self) -> str:
         """The lines that make the fault."""
         return inspect.getsource(self.fault)
+
+    def fitted(self, case: Case) -> Case:
+        """`case` with the first setting that fits in place of each that does not: the same tokens,
+        schedule and seed."""
+        config = {
+            name: case.config[name] if case.config.get(name, _NONE) in fit else fit[0]
+            for name, fit in self.needs.items()
+        }
+        return replace(case, config={**case.config, **config}) if config else case
+
+    def fits(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the fault makes sense with these `settings`, which someone has fixed."""
+        return all(settings.get(name, fit[0]) in fit for name, fit in self.needs.items())
 
     def into(self, subject: Any, dtype: str, size: float | None = None) -> Faulty:
         """`subject`, which runs in `dtype`, with this fault in its cached path, at another `size`
@@ -60,7 +91,7 @@ class Mutant:
         if self.sizes:
             fault = functools.partial(fault, size=size or self.size(dtype))
         try:
-            return Faulty(subject, self.targets, fault)
+            return Faulty(subject, self.targets, fault, both=self.both)
         except InvalidSubject:
             raise
         # A SystemExit in a plug-in's function would end the command, as if all were well.
@@ -90,6 +121,9 @@ class Mutant:
             "equivalent": self.equivalent,
             "placebo": self.placebo,
             "sizes": dict(self.sizes),
+            "needs": {name: list(values) for name, values in self.needs.items()},
+            "law": self.law,
+            "both": self.both,
             "witness": self.witness.to_json() if self.witness else None,
         }
 
@@ -103,26 +137,33 @@ def mutant(
     equivalent: str | None = None,
     placebo: bool = False,
     sizes: Mapping[str, float] | None = None,
+    needs: Mapping[str, tuple[Any, ...]] | None = None,
+    law: str = "agreement",
+    both: bool = False,
 ) -> Callable[[Fault], Mutant]:
     """Make the decorated function a mutant: its operator is the name of its file, its name the
     function's, its description the docstring.
 
-    A target without a module is a stage of the registered decoder's cached path. With `sizes` the
-    function takes an argument `size` too. Raises
-    ValueError for a mutant that breaks its promises on sight.
+    A target without a module is a stage of the registered decoder's cached path; one that begins
+    with a dot is in the decoder's package. With `sizes` the function takes an argument `size` too.
+    `needs` come on top of the file's own NEEDS. Raises ValueError for a mutant that breaks its
+    promises on sight.
     """
 
     def made(fault: Fault) -> Mutant:
         description = inspect.getdoc(fault)
         if not description:
             raise ValueError(f"the mutant {fault.__name__} needs a docstring that tells the fault")
-        if not placebo and equivalent is None and (site is None or witness is None):
+        told = law == "agreement" and not placebo and equivalent is None
+        if (told and site is None) or (not placebo and equivalent is None and witness is None):
             raise ValueError(f"the mutant {fault.__name__} needs a site and a witness")
+        if law not in (*LAWS, VACUITY):
+            raise ValueError(f"the mutant {fault.__name__} is told by no law {law!r}")
         return Mutant(
             operator=fault.__module__.rpartition(".")[2],
             name=fault.__name__,
             description=" ".join(description.split()),
-            targets=tuple(t if ":" in t else f"{CACHED}:{t}" for t in targets),
+            targets=tuple(map(_target, targets)),
             fault=fault,
             site=Site.parse(site) if site else None,
             witness=witness,
@@ -131,11 +172,27 @@ def mutant(
             equivalent=equivalent,
             placebo=placebo,
             sizes=sizes or {},
+            needs={**getattr(fault, "__globals__", {}).get("NEEDS", {}), **(needs or {})},
+            law=law,
+            both=both,
         )
 
     return made
 
 
-def steps(*schedule: int, **config: Any) -> Case:
-    """A witness: one row of the tokens 1, 2, 3, ... fed by `schedule`, in float64."""
-    return Case((tuple(range(1, sum(schedule) + 1)),), schedule, dtype="float64", config=config)
+def _target(target: str) -> str:
+    """The `module:attribute` that `target` stands for."""
+    if ":" not in target:
+        return f"{CACHED}:{target}"
+    return f"{ZOO}{target}" if target.startswith(".") else target
+
+
+def steps(*schedule: Entry, rows: int = 1, given: tuple[str, ...] = (), **config: Any) -> Case:
+    """A witness: `rows` rows of the tokens 1, 2, 3, ..., each going on where the last one ends, fed
+    by `schedule`, in float64. Where there is padding, calls are given a mask."""
+    padded = any(isinstance(entry, Padded) for entry in schedule)
+    sizes = (entry.size if isinstance(entry, Padded) else entry for entry in schedule)
+    columns = sum(size for size in sizes if isinstance(size, int))
+    tokens = [tuple(range(1 + row * columns, 1 + (row + 1) * columns)) for row in range(rows)]
+    told = tuple(sorted({*given, "mask"})) if padded else given
+    return Case(tuple(tokens), schedule, dtype="float64", config=config, given=told)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from types import ModuleType
+from typing import Any
 
 from kvfuzz.errors import UsageError, one_line
 from kvfuzz.near import near
@@ -50,14 +51,21 @@ def find(mutant_id: str) -> Mutant:
 
 
 def select(
-    subject: str, ids: tuple[str, ...] = (), operators: tuple[str, ...] = ()
+    subject: str,
+    ids: tuple[str, ...] = (),
+    operators: tuple[str, ...] = (),
+    fixed: Mapping[str, Any] | None = None,
 ) -> tuple[list[Mutant], list[Mutant]]:
     """The mutants of `subject` to score, and the placebos that watch over them.
 
-    `ids` and `operators` restrict the mutants. Raises UsageError for an unknown one, for one of
-    another subject, or if none is left.
+    `ids` and `operators` restrict the mutants, and so do settings that are `fixed`. Raises
+    UsageError for an unknown one, for one of another subject, or if none is left.
     """
-    offered = [mutant for mutant in library().values() if matches(mutant, subject)]
+    offered = [
+        mutant
+        for mutant in library().values()
+        if matches(mutant, subject) and mutant.fits(fixed or {})
+    ]
     of_operators(operators)
     wanted = {_fitting(mutant_id, subject).id for mutant_id in ids}
     scored = [

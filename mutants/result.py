@@ -19,10 +19,10 @@ class Result:
     """What became of one mutant, as plain data.
 
     `killed_by` is the index of the first case that killed it and `kills` all of them (one, unless
-    every case was run); `ran` the cases it met, of which `raised` raised; `reached` the calls of
-    its targets; `excess` the largest |difference| / allowed of the first kill. `site` is where the
-    witness first differs, `witness` the shrunk case as counterexample JSON, `map` its differences
-    by site and position.
+    every case was run), and `laws` what each broke; `ran` the cases it met, of which `raised`
+    raised; `reached` the calls of its targets; `excess` the largest |difference| / allowed of the
+    first kill. `site` is where the witness first differs, `witness` the shrunk case as
+    counterexample JSON, `map` its differences by site and position.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Result:
     site: str | None = None
     killed_by: int | None = None
     kills: tuple[int, ...] = ()
+    laws: tuple[str, ...] = ()
     ran: int = 0
     raised: int = 0
     reached: int = 0
@@ -40,6 +41,11 @@ class Result:
     seconds: float = 0.0
     witness: dict[str, Any] | None = None
     map: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def killed_law(self) -> str | None:
+        """The law by which it was first killed."""
+        return self.laws[0] if self.laws else None
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ def _result_json(result: Result, written: dict[str, Path]) -> dict[str, Any]:
     return {
         **asdict(result),
         "kills": list(result.kills),
+        "laws": list(result.laws),
+        "killed_law": result.killed_law,
         "seconds": round(result.seconds, 3),
         "witness": str(path) if path else None,
     }

@@ -19,13 +19,13 @@ from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
-from mutants.bench import Bench, Campaign, baseline, judged, left_changed
+from mutants.bench import Bench, Campaign, Unsound, baseline, judged, left_changed
 from mutants.mutant import Mutant
 from mutants.registry import find, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
 from mutants.witnessing import with_witness
 
-EXAMPLES = 100
+EXAMPLES = 200
 SECONDS_PER_MUTANT = 60.0
 
 
@@ -57,7 +57,7 @@ def score(
     """
     _check_limits(examples, seconds, workers)
     options = options or Options()
-    scored, placebos = select(subject, tuple(ids), tuple(operators))
+    scored, placebos = select(subject, tuple(ids), tuple(operators), options.config)
     bench = prepared_bench(
         subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink
     )
@@ -67,7 +67,8 @@ def score(
     reason, watched = baseline(bench), []
     for placebo in () if reason else placebos:
         watched.append(judged(bench, placebo))
-        reason = reason or cry_of_wolf(watched[-1:]) or left_changed(bench, watched[-1])
+        reason = reason or left_changed(bench, placebo, watched[-1])
+    reason = reason or cry_of_wolf(watched)
     results: list[Result] = []
     for result, changed in () if reason else _results(bench, scored, workers):
         results.append(result)
@@ -104,8 +105,10 @@ def prepared_bench(
 
 
 def cry_of_wolf(watched: Sequence[Result]) -> str | None:
-    """Why placebos forbid a score: one was killed, or did not run; None if they do not."""
-    for result in watched:
+    """Why placebos forbid a score: one was killed, or none ran; None if they do not. A short run
+    may have no case with the operation that one of them stands for."""
+    ran = [result for result in watched if result.state != "unreached"] or watched[:1]
+    for result in ran:
         if result.state != "survived":
             return f"the placebo {result.id}, which changes nothing, is {result.state}"
     return None
@@ -138,8 +141,11 @@ def _judged_in_time(bench: Bench, mutant: Mutant) -> Judged:
     if bench.campaign.plan.overdue:
         late = "the campaign's time is over"
         return Result(mutant.id, mutant.operator, "timed_out", reason=late), None
-    result = with_witness(bench, mutant, judged(bench, mutant))
-    return result, left_changed(bench, result)
+    try:
+        result = with_witness(bench, mutant, judged(bench, mutant))
+    except Unsound as unsound:
+        return Result(mutant.id, mutant.operator, "invalid", reason=str(unsound)), str(unsound)
+    return result, left_changed(bench, mutant, result)
 
 
 _BENCHES: dict[int, Bench] = {}

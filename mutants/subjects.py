@@ -34,10 +34,23 @@ def factory(rest: str, options: Options) -> Factory:
 
 
 def mutated(factory: Factory, mutant: Mutant) -> Factory:
-    """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`."""
+    """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`, but
+    for the settings that the fault does not make sense with.
+
+    Raises InvalidSubject where such a setting is fixed.
+    """
+    if not mutant.fits(factory.fixed):
+        wanted = ", ".join(f"{name} in {list(fit)}" for name, fit in mutant.needs.items())
+        raise InvalidSubject(f"{mutant.id} needs {wanted}; fixed is {dict(factory.fixed)}")
 
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Faulty:
         return mutant.into(factory.build(seed, dtype, config), dtype)
 
     place = "" if factory.name == mutant.subject else f"@{factory.name}"
-    return replace(factory, name=f"mutant:{mutant.id}{place}", build=build)
+    drawn = {name: fit for name, fit in mutant.needs.items() if name not in factory.fixed}
+    return replace(
+        factory,
+        name=f"mutant:{mutant.id}{place}",
+        build=build,
+        choices={**factory.choices, **drawn},
+    )

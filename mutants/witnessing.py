@@ -8,15 +8,17 @@ from typing import Any
 
 from hypothesis.errors import Flaky
 
-from kvfuzz.agreement import check, check_against, reference
 from kvfuzz.case import Case
 from kvfuzz.counterexample import counterexample
+from kvfuzz.driving import drive, simplest
 from kvfuzz.errors import KvfuzzError
+from kvfuzz.injection import Faulty
 from kvfuzz.locating import difference_map, locate_precisely
-from kvfuzz.rounds import drive
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
+from kvfuzz.verdict import Verdict
 from mutants.bench import Bench, met_by
+from mutants.judging import verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import Mutant
 from mutants.result import Result
@@ -33,13 +35,13 @@ def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
     if result.state != "killed" or result.killed_by is None:
         return result
     factory, seconds = mutated(bench.factory, mutant), bench.campaign.seconds_per_mutant
-    killing = bench.campaign.cases[result.killed_by]
+    killing = bench.case(result.killed_by, mutant)
     case = _shrunk(bench, factory, mutant, result.killed_by) if bench.campaign.shrink else killing
     reason = None
     for candidate in (case,) if case == killing else (case, killing):
         try:
             with time_limit(seconds):
-                return _told(bench, factory, candidate, result)
+                return _told(bench, factory, mutant, candidate, result)
         except OutOfTime:
             reason = reason or f"no witness: over {seconds:g} s"
         except (KvfuzzError, CachedPathRaised) as error:
@@ -73,15 +75,25 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
                 nonlocal met
                 check_time()
                 met = met or case == start
-                if met and _kills(factory, case):
-                    raise _Killed(case)
+                fitted = mutant.fitted(case)
+                if met and _kills(factory, mutant, fitted):
+                    raise _Killed(fitted)
 
             drive(plan.space, plan.round_seed(number), plan.round_size(number), examine)
     except _Killed as killed:
-        return killed.case
+        return _simplest(bench, factory, mutant, killed.case)
     except (OutOfTime, Flaky):
         pass
-    return bench.campaign.cases[smallest]
+    return bench.case(smallest, mutant)
+
+
+def _simplest(bench: Bench, factory: Factory, mutant: Mutant, case: Case) -> Case:
+    """`case` without operations and arguments that it kills without, if there is time for that."""
+    try:
+        with time_limit(bench.campaign.seconds_per_mutant):
+            return simplest(case, lambda tried: _kills(factory, mutant, tried))
+    except OutOfTime:
+        return case
 
 
 def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable[[], None]) -> int:
@@ -96,31 +108,38 @@ def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable
         check_time()
         if index == killed_by:
             break
-        verdict, error, _ = met_by(bench.prepared(index), mutant)
+        verdict, error, _ = met_by(bench.prepared(index, mutant), mutant)
         if error is None and verdict is not None and verdict.diverged:
             return index
     return killed_by
 
 
-def _kills(factory: Factory, case: Case) -> bool:
+def _kills(factory: Factory, mutant: Mutant, case: Case) -> bool:
     try:
-        subject = factory.subject(case)
-        verdict = check(subject, case, factory.name, trace=False, probe=False)
+        verdict = _verdict(factory, mutant, case)
     except KvfuzzError:
         return False
     return verdict.diverged and verdict.error is None
 
 
-def _told(bench: Bench, factory: Factory, case: Case, result: Result) -> Result:
-    """`result` with `case` as its witness: judged, located and mapped."""
+def _verdict(factory: Factory, mutant: Mutant, case: Case) -> Verdict:
+    """The verdict on the faulty subject, by agreement and then by the mutant's law."""
     subject = factory.subject(case)
-    verdict = check_against(reference(subject, case), subject, case)
-    located = locate_precisely(factory, case)
+    assert isinstance(subject, Faulty)
+    return verdict_of(mutant.law, subject, case)
+
+
+def _told(bench: Bench, factory: Factory, mutant: Mutant, case: Case, result: Result) -> Result:
+    """`result` with `case` as its witness: judged, and located and mapped if the paths differ."""
+    subject = factory.subject(case)
+    verdict = _verdict(factory, mutant, case)
+    agreement = verdict.law == "agreement"
+    located = locate_precisely(factory, case) if agreement else None
     seen: dict[str, Any] | None = located.to_json() if located else None
     device = bench.campaign.plan.options.device
     return replace(
         result,
         site=str(located.site) if located else None,
         witness=counterexample(factory.name, case, verdict, seen, device).to_json(),
-        map=tuple(asdict(cell) for cell in difference_map(subject, case)),
+        map=tuple(asdict(cell) for cell in difference_map(subject, case)) if agreement else (),
     )

@@ -59,14 +59,16 @@ def test_what_counts_as_seen(museum):
 
 
 def test_a_program_in_words(museum):
-    """Rows, schedule, and the settings that were drawn."""
+    """Rows, schedule, the settings that were drawn, and the law if it is not agreement."""
     case = {
         "tokens": [[1, 2, 3]],
         "schedule": [1, ["crop", 2], 2],
         "config": {"attn": "sdpa", "cache": "static"},
         "given": ["mask"],
     }
-    assert museum.program({"found": {"case": case}}) == "1 x [1, crop 2, 2] sdpa static mask"
+    for law, told in (("agreement", ""), ("generation", " generation")):
+        found = {"found": {"case": case, "verdict": {"law": law}}}
+        assert museum.program(found) == f"1 x [1, crop 2, 2] sdpa static mask{told}"
     assert museum.program({"verdict": "agreed", "found": None}) == ""
 
 

@@ -4,6 +4,9 @@ import torch
 
 from mutants.mutant import mutant, steps
 
+NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
+"""They reach into the lists of a concatenated cache, of which every layer has its own."""
+
 
 def _put(cache, layer, keys, values):
     cache.keys[layer], cache.values[layer] = keys, values

@@ -4,6 +4,9 @@ import torch
 
 from mutants.mutant import mutant, steps
 
+NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating"), "layers": (2, 3)}
+"""Every layer has keys and values of its own, in a list, and there is another layer."""
+
 
 def _below(layer):
     return max(layer - 1, 0)

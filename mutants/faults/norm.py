@@ -60,7 +60,7 @@ def skips_for_values(attention_norm, project):
     return _mixed(attention_norm, project, lambda plain, raw: (plain[0], plain[1], raw[2]))
 
 
-@mutant("attention_norm", site="1.norm", witness=steps(1))
+@mutant("attention_norm", site="1.norm", witness=steps(1), needs={"layers": (2, 3)})
 def skips_in_the_second_layer(real):
     """The second layer does not normalise before attention."""
     return lambda config, weights, layer, x: x if layer == 1 else real(config, weights, layer, x)

@@ -1,5 +1,6 @@
 """Mutants that change nothing. One that is killed shows that the checker cries wolf."""
 
+from kvfuzz.zoo import operations
 from mutants.mutant import mutant
 
 
@@ -18,3 +19,15 @@ def copies_what_is_read(real):
         return keys.clone(), values.clone()
 
     return fetch
+
+
+@mutant(".operations:crop", placebo=True)
+def crops_a_copy(real):
+    """What is cropped is a copy of the cache, and the copy is what goes on."""
+    return lambda cache, count: real(operations.copy(cache), count)
+
+
+@mutant(".operations:reorder", placebo=True)
+def reorders_a_copy(real):
+    """What is reordered is a copy of the cache, and the copy is what goes on."""
+    return lambda cache, rows: real(operations.copy(cache), rows)

@@ -73,7 +73,9 @@ def stays_at_the_last_of_the_prompt(real):
 @mutant("position_index", site="position", witness=steps(2))
 def one_for_the_whole_chunk(real):
     """All tokens of a chunk get the position of its first."""
-    return lambda config, cache, tokens: real(config, cache, tokens)[:1].expand(tokens.shape[1])
+    return lambda config, cache, tokens: real(config, cache, tokens)[..., :1].repeat_interleave(
+        tokens.shape[1], -1
+    )
 
 
 @mutant("position_index", site="position", witness=steps(2, 1))
@@ -92,7 +94,7 @@ def counts_calls(real):
 @mutant("position_index", site="position", witness=steps(2))
 def reversed_in_the_chunk(real):
     """The positions of a chunk run backwards."""
-    return lambda config, cache, tokens: real(config, cache, tokens).flip(0)
+    return lambda config, cache, tokens: real(config, cache, tokens).flip(-1)
 
 
 @mutant("position_index", site="position", witness=steps(1, 1))

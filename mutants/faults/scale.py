@@ -14,7 +14,13 @@ def values_too_large(real, size):
     return lambda cache, layer, key, value: real(cache, layer, key, value * (1 + size))
 
 
-@mutant("store", site="1.cache", witness=steps(1), sizes={"float64": 1e-12, "float32": 1e-4})
+@mutant(
+    "store",
+    site="1.cache",
+    witness=steps(1),
+    sizes={"float64": 1e-12, "float32": 1e-4},
+    needs={"layers": (2, 3)},
+)
 def values_of_the_second_layer_too_large(real, size):
     """The values that the second layer stores are too large by a factor of 1 + size."""
     return lambda cache, layer, key, value: real(

@@ -11,9 +11,11 @@ from mutants.registry import library
 
 HEAD = """# The mutants
 
-Each is one fault in the cached path of the registered decoder. `kvfuzz mutants ID` shows its source
-and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0. A fault with a size is
-injected at the smallest that the checker promises to catch ([tolerance](tolerance.md)).
+Each is one fault in the cached path of the registered decoder, or in both paths where a law other
+than their agreement is what tells it: that is then named in place of the site. `kvfuzz mutants ID`
+shows its source and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0. A fault
+with a size is injected at the smallest that the checker promises to catch
+([tolerance](tolerance.md)).
 """
 
 
@@ -28,7 +30,7 @@ def table(mutants: Sequence[Mutant]) -> str:
 
 
 def _row(mutant: Mutant) -> str:
-    site = f"`{mutant.site}`" if mutant.site else "(placebo)" if mutant.placebo else "(equivalent)"
+    site = f"`{mutant.site}`" if mutant.site else f"({mutant.without_site})"
     sizes = f" Size: {mutant.sizes_text}." if mutant.sizes else ""
     fault = f"{mutant.description}{sizes}"
     return f"| `{mutant.id}` | {site} | {fault} | {_link(mutant.seen_in)} |\n"

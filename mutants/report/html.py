@@ -112,7 +112,7 @@ def placebos(score: Score) -> str | None:
     """What the placebos show; None if none was run."""
     if not score.placebos:
         return None
-    if all(placebo.state == "survived" for placebo in score.placebos):
+    if all(placebo.state in ("survived", "unreached") for placebo in score.placebos):
         return "None was killed: the checker stays silent where nothing is wrong."
     return "A placebo that does not survive forbids a score: the checker cries wolf, or cannot see."
 

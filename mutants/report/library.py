@@ -20,7 +20,7 @@ def render_list(mutants: Sequence[Mutant], console: Console) -> None:
     table.add_column("first differing site", no_wrap=True)
     table.add_column("fault")
     for mutant in mutants:
-        site = "(placebo)" if mutant.placebo else str(mutant.site or "(equivalent)")
+        site = str(mutant.site) if mutant.site else f"({mutant.without_site})"
         table.add_row(mutant.id, site, escape(mutant.description))
     console.print(table)
 
@@ -36,6 +36,10 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
     line("replaces", ", ".join(mutant.targets))
     if mutant.site:
         line("first differing site", f"{mutant.site} ({mutant.site.prose})")
+    if mutant.law != "agreement":
+        line("told by", mutant.law)
+    if mutant.needs:
+        line("needs", "; ".join(f"{n} {list(fit)}" for n, fit in mutant.needs.items()))
     if mutant.sizes:
         line("size", mutant.sizes_text)
     if mutant.seen_in:

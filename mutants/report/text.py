@@ -10,6 +10,7 @@ from rich.table import Table
 from mutants.mutant import STATES
 from mutants.registry import library
 from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
+from mutants.schedules import by_schedule
 
 SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
 
@@ -23,11 +24,27 @@ def render(score: Score, console: Console) -> None:
             if result.state == state:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
     for placebo in score.placebos:
-        if placebo.state != "survived":
+        if placebo.state not in ("survived", "unreached"):
             console.print(result_line(placebo), soft_wrap=True, highlight=False)
     console.print(headline(score), soft_wrap=True, highlight=False)
     if score.calibration:
         console.print(f"calibration: {score.calibration}", soft_wrap=True, highlight=False)
+
+
+def schedule_table(score: Score) -> Table:
+    """What each kind of step, path, law and cache is worth, as rows."""
+    table = Table(title="mutants by schedule", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("what a case has", no_wrap=True)
+    for name in ("cases", "killed by some", "only by these"):
+        table.add_column(name, justify="right", no_wrap=True)
+    group = None
+    for worth in by_schedule(score):
+        if group not in (None, worth.group):
+            table.add_section()
+        group = worth.group
+        name = worth.name if group in ("element", "path") else f"{group} {worth.name}"
+        table.add_row(name, str(worth.cases), str(worth.killed), str(len(worth.only)))
+    return table
 
 
 def headline(score: Score) -> str:
@@ -41,7 +58,8 @@ def headline(score: Score) -> str:
     beside = [
         f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
     ]
-    watch = f"{len(score.placebos)} placebos survived" if score.placebos else "no placebo watched"
+    survived = sum(placebo.state == "survived" for placebo in score.placebos)
+    watch = f"{survived} placebos survived" if survived else "no placebo watched"
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""
     return (
         f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} "

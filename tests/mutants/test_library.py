@@ -51,12 +51,9 @@ def test_the_uncached_path_never_reaches_a_fault(mutant_id):
 
 @pytest.mark.parametrize("mutant_id", SCORED)
 def test_the_witness_agrees_without_the_fault(mutant_id):
-    """It is the fault that diverges, not the case; one fault does what should be refused."""
+    """It is the fault that diverges, not the case."""
     case = find(mutant_id).witness
-    verdict = check(ZOO.subject(case), case)
-    refused = mutant_id == "crop.of_a_wrapped_ring_is_not_refused"
-    assert verdict.status == ("discarded" if refused else "agreed")
-    assert bool(verdict.reason) == refused
+    assert check(ZOO.subject(case), case).status == "agreed"
 
 
 @pytest.mark.parametrize("mutant_id", SCORED)

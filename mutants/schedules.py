@@ -1,0 +1,97 @@
+"""What the schedules are worth: which mutants would survive if no case had this or that in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kvfuzz.case import Case
+from kvfuzz.families import ELEMENTS, elements
+from kvfuzz.laws import LAWS
+from mutants.mutant import VACUITY
+from mutants.registry import library
+from mutants.result import Result, Score
+
+SETTINGS = ("cache", "mix")
+PATHS = ("one-shot prefill", "incremental")
+
+Trait = tuple[str, str]
+"""What a case has, or a kill: a group and a name in it, as in `element`, `crop`."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Of one trait: how many `cases` have it, how many mutants are `killed` by a case with it, and
+    the ids of those that `only` such cases kill: they survive where it is left out."""
+
+    group: str
+    name: str
+    cases: int
+    killed: int
+    only: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cases": self.cases, "killed": self.killed, "only": list(self.only)}
+
+
+def by_schedule(score: Score) -> tuple[Worth, ...]:
+    """What each trait is worth in `score`, for which every case was run on every mutant."""
+    had = [_traits_of(case) | {("law", "agreement")} for case in score.cases]
+    kills = {result.id: list(_kills(score, result)) for result in score.results}
+    kills = {name: traits for name, traits in kills.items() if traits}
+    found = {
+        trait
+        for traits in (*had, *(set().union(*each) for each in kills.values()))
+        for trait in traits
+    }
+    laws = {trait for trait in found if trait[0] == "law"}
+    return tuple(
+        Worth(
+            *trait,
+            cases=len(had) if trait in laws else sum(trait in traits for traits in had),
+            killed=sum(any(trait in traits for traits in each) for each in kills.values()),
+            only=tuple(name for name, each in kills.items() if all(trait in t for t in each)),
+        )
+        for trait in _all_traits()
+        if trait in found or trait[0] == "element"
+    )
+
+
+def schedule_json(score: Score) -> dict[str, dict[str, Any]]:
+    """`by_schedule`, by group and name."""
+    found: dict[str, dict[str, Any]] = {}
+    for worth in by_schedule(score):
+        found.setdefault(worth.group, {})[worth.name] = worth.to_json()
+    return found
+
+
+def _kills(score: Score, result: Result) -> Iterator[set[Trait]]:
+    """The traits of each kill of `result`: those of the case, as it was fitted to the mutant, and
+    the law that it broke."""
+    known = library().get(result.id)
+    for index, law in zip(result.kills, result.laws, strict=True):
+        case = score.cases[index]
+        yield _traits_of(known.fitted(case) if known else case) | {("law", law)}
+
+
+def _traits_of(case: Case) -> set[Trait]:
+    return {
+        *(("element", word) for word in elements(case)),
+        ("path", PATHS[sum(step.feeds for step in case.steps()) > 1]),
+        *((name, str(case.config[name])) for name in SETTINGS if name in case.config),
+    }
+
+
+def _all_traits() -> list[Trait]:
+    """Every trait that there may be, in the order in which they are told."""
+    from kvfuzz.zoo.config import CACHES, MIXES
+
+    groups = {
+        "element": ELEMENTS,
+        "path": PATHS,
+        "law": (*LAWS, VACUITY),
+        "cache": CACHES,
+        "mix": MIXES,
+    }
+    return [(group, name) for group, names in groups.items() for name in names]
