@@ -53,7 +53,7 @@ class Step:
         """`prefill` for a call on an empty cache, `decode` for one token, `extend` for a later
         chunk, else the word of the operation (`select` and `repeat` for those of rows)."""
         if isinstance(self.operation, Reorder):
-            return self.operation.kind
+            return self.operation.kind(len(self.before))
         if not self.feeds:
             assert self.operation is not None
             return self.operation.word

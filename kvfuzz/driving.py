@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import hypothesis
@@ -132,7 +133,8 @@ def simplest(case: Case, fails: Callable[[Case], bool]) -> Case:
 
 def _simpler(case: Case) -> Iterator[Case]:
     """Cases with a little less than `case`, that make sense: without one entry of the schedule or
-    two neighbours, without the padding of one, with fewer tokens in one, without an argument."""
+    two neighbours, without the padding of one, with fewer tokens in one, with
+    two calls as one, without an argument."""
     entries = case.schedule
     for length in (2, 1):
         for index in range(len(entries) - length + 1):
@@ -146,6 +148,10 @@ def _simpler(case: Case) -> Iterator[Case]:
             for size in sorted({1, entry // 2, entry - 1} - {0, entry}):
                 with suppress(InvalidCase):
                     yield _shorter(case, index, size)
+    for index, (entry, after) in enumerate(pairwise(entries)):
+        # Of a plain schedule the split is the story.
+        if not case.is_plain and isinstance(entry, int) and isinstance(after, int):
+            yield replace(case, schedule=(*entries[:index], entry + after, *entries[index + 2 :]))
     for word in case.given:
         with suppress(InvalidCase):
             yield replace(case, given=tuple(other for other in case.given if other != word))

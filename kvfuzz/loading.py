@@ -37,6 +37,8 @@ from kvfuzz.twin import InDouble, perturbing, twin_of, weights_of
 SCHEMES = {
     "zoo": "kvfuzz.zoo.presets:factory",
     "transformers": "kvfuzz.adapters.transformers:factory",
+    "mlx": "kvfuzz.adapters.mlx:factory",
+    "transformer_lens": "kvfuzz.adapters.transformer_lens:factory",
 }
 
 

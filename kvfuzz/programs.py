@@ -87,16 +87,19 @@ def programs(
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
     words = sorted(_words(offers)) if focus == MIXED else [focus]
     kinds = [_move(word, each) for word in words]
+    padded = [_move(word, each) for word in PADDED if "mask" in offers]
+    start = st.one_of(begin, begin, *padded)
     if focus == MIXED:
-        first = [begin]
-        kinds += [_move(word, each) for word in PADDED if "mask" in offers]
+        first = [start]
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
-        first = [begin, st.one_of(kinds[1:]), feed, kinds[0]]
+        first = [start, st.one_of(kinds[1:]), feed, kinds[0]]
     else:
         # Nothing but padding can be done before a cache holds something.
-        first = [kinds[0]] if focus in PADDED else [begin, kinds[0]]
-    kinds += [feed] * (1 + len(kinds) // 3)
+        first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
+    if focus in ("new", "fork"):
+        kinds.append(_move("switch", each))
+    kinds += [*padded, *[feed] * (1 + len(kinds) // 3)]
     moves = st.tuples(
         st.tuples(*first), st.lists(st.one_of(kinds), max_size=MOST_MOVES - len(first))
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
@@ -126,7 +129,9 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
         case "left padding" | "right padding":
             return st.tuples(st.just(word.partition(" ")[0]), _sizes(2), each)
         case "crop":
-            counts = st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER)))
+            counts = st.one_of(
+                st.integers(1, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER))
+            )
             return counts.map(lambda count: (word, count, ()))
         case "reorder" | "select" | "repeat":
             return st.tuples(st.just(word), st.integers(1, SMALL), each)

@@ -42,12 +42,12 @@ class Reorder:
     word: ClassVar[str] = "reorder"
     rows: tuple[int, ...]
 
-    @property
-    def kind(self) -> str:
-        """`repeat` if a row comes twice, `select` if one is left out, else `reorder`."""
+    def kind(self, of: int) -> str:
+        """What this does to a cache `of` so many rows: `repeat` if a row comes twice, `select` if
+        one is left out, else `reorder`."""
         if len(set(self.rows)) < len(self.rows):
             return "repeat"
-        return "reorder" if set(self.rows) == set(range(len(self.rows))) else "select"
+        return "select" if len(self.rows) < of else "reorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def entry_text(entry: Entry) -> str:
         case Crop(count):
             return f"crop {count}"
         case Reorder(rows):
-            return f"{entry.kind} {list(rows)}"
+            return f"{entry.kind(max(rows) + 1)} {list(rows)}"
         case New(rows):
             return f"new of {rows}"
         case Switch(cache):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvfuzz.case import Case
 from kvfuzz.errors import UsageError
 from kvfuzz.programs import Program, focuses, programs
+from kvfuzz.schedule import Entry
 from kvfuzz.subject import Factory
 
 LONGEST = 20
@@ -100,7 +101,7 @@ class Balance:
     a setting out of a short run, and Hypothesis is fond of the smallest case.
 
     `missing` are the settings that no case has had yet, `single` counts the cases of one call,
-    which read no cache, and `passed` those that were passed over.
+    which read no cache, `passed` those that were passed over, and `schedules` are those drawn.
     """
 
     space: Space
@@ -109,6 +110,7 @@ class Balance:
     drawn: int = 0
     single: int = 0
     passed: int = 0
+    schedules: set[tuple[Entry, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         choices = {"dtype": self.space.dtypes, **self.space.choices}
@@ -118,12 +120,13 @@ class Balance:
         """Whether `case` is one to run; if not, another should be drawn in its place.
 
         The last two thirds of a run go to the settings that are missing, until none is. One case in
-        eight may be of a single call.
+        eight may be of a single call, and no program comes twice.
         """
         settings = {"dtype": case.dtype, **case.config}
         new = self.missing & {repr(pair) for pair in settings.items()}
         single = not case.reads_cache
         crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
+        crowded |= not case.is_plain and case.schedule in self.schedules
         idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
         if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
             self.passed += 1
@@ -131,6 +134,7 @@ class Balance:
         self.missing -= new
         self.drawn += 1
         self.single += single
+        self.schedules.add(case.schedule)
         return True
 
 
