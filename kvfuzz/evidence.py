@@ -35,7 +35,7 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     which the subject `computed`; in words, None if nothing.
 
     Told from the operations themselves, without a tolerance. A cast counts if it changed a value.
-    The dtype that the subject declares for its cache is exempt.
+    The dtype that the subject declares for its cache is exempt, and so is what is no coarser.
     """
     first = case.beginning(MOST_STEPS)
     try:
@@ -45,7 +45,8 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
         return None  # what cannot be traced was judged by its logits
     exempt = cache_dtype(subject)
     for (source, target), operation in cached.items():
-        if target != exempt and (source, target) not in uncached and _coarser(target, computed):
+        declared = exempt is not None and not _coarser(target, exempt)
+        if not declared and (source, target) not in uncached and _coarser(target, computed):
             return (
                 f"the cached path rounds {name_of(source)} to {name_of(target)} ({operation}), "
                 "which the uncached path never does"

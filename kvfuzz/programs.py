@@ -88,20 +88,23 @@ def programs(
     words = sorted(_words(offers)) if focus == MIXED else [focus]
     kinds = [_move(word, each) for word in words]
     padded = [_move(word, each) for word in PADDED if "mask" in offers]
-    start = st.one_of(begin, begin, *padded)
+    # Two programs in five begin with padding, which an operation then has to keep track of.
+    start = _either([*[begin] * 3, *[_either(padded)] * 2]) if padded else begin
     if focus == MIXED:
         first = [start]
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
-        first = [start, st.one_of(kinds[1:]), feed, kinds[0]]
+        first = [start, _either(kinds[1:]), feed, kinds[0]]
     else:
         # Nothing but padding can be done before a cache holds something.
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
     if focus in ("new", "fork"):
         kinds.append(_move("switch", each))
-    kinds += [*padded, *[feed] * (1 + len(kinds) // 3)]
+    if focus == MIXED:
+        kinds += padded
+    kinds += [feed] * (1 + len(kinds) // 3)
     moves = st.tuples(
-        st.tuples(*first), st.lists(st.one_of(kinds), max_size=MOST_MOVES - len(first))
+        st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
     fewest = min(2, most_rows) if focus in ROWS else 1
     rows = st.integers(fewest, most_rows)
@@ -109,6 +112,11 @@ def programs(
     return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
         lambda drawn: fitted(drawn[0], drawn[1], drawn[2], drawn[3], longest, offers)
     )
+
+
+def _either(moves: Sequence[st.SearchStrategy[Move]]) -> st.SearchStrategy[Move]:
+    """One of `moves`, each as often as the others: `one_of` would count the branches of each."""
+    return st.integers(0, len(moves) - 1).flatmap(lambda number: moves[number])
 
 
 def _sizes(least: int) -> st.SearchStrategy[int]:
@@ -142,9 +150,10 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
 
 
 def _arguments(offers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """The sets of optional arguments that calls may be given, none first."""
+    """The sets of optional arguments that calls may be given; half of the programs have none."""
     known = [word for word in GIVEN if word in offers]
-    return ((), *((word,) for word in known), *((tuple(known),) if len(known) > 1 else ()))
+    none: tuple[tuple[str, ...], ...] = ((),) * max(1, len(known) + 1)
+    return (*none, *((word,) for word in known), *((tuple(known),) if len(known) > 1 else ()))
 
 
 def fitted(

@@ -123,6 +123,15 @@ def test_the_number_of_mutants_is_not_stale(name):
 def test_tox_has_the_environments_that_contributing_names():
     """Tests, lint, typing, fuzz, score, coverage and the others."""
     tox = (ROOT / "tox.ini").read_text()
-    for name in ("lint", "typing", "coverage", "audit", "fuzz", "score", "transformers457", "museum"):
+    for name in (
+        "lint",
+        "typing",
+        "coverage",
+        "audit",
+        "fuzz",
+        "score",
+        "transformers457",
+        "museum",
+    ):
         assert f"[testenv:{name}]" in tox
         assert f"`{name}`" in (ROOT / "CONTRIBUTING.md").read_text()

@@ -208,7 +208,8 @@ def _built(
             module = library.HookedTransformer(kind(**arguments))
             # Where no mask is given it asks the tokenizer: this one knows no padding.
             module.tokenizer = SimpleNamespace(padding_side="right", pad_token_id=-1)
-            module(torch.zeros(1, 1, dtype=torch.int64, device=device))
+            # The longest row, once: a table that grows on demand would round by what came before.
+            module(torch.zeros(1, module.cfg.n_ctx, dtype=torch.int64, device=device))
     except KvfuzzError:
         raise
     except Exception as error:
@@ -227,7 +228,7 @@ def _library() -> Any:
         if error.name != "transformer_lens":
             raise InvalidSubject(f"TransformerLens does not import: {one_line(error)}") from error
         raise InvalidSubject(
-            "TransformerLens is not installed: pip install 'kvfuzz[transformer_lens]'"
+            "TransformerLens is not installed: pip install 'kvfuzz[transformer-lens]'"
         ) from None
     except Exception as error:
         raise InvalidSubject(f"TransformerLens does not import: {one_line(error)}") from error

@@ -12,7 +12,7 @@ from kvfuzz.loading import Options
 
 ADAPTERS = [
     (mlx.factory, "mlx_lm", "llama", "kvfuzz[mlx]"),
-    (transformer_lens.factory, "transformer_lens", "alibi", "kvfuzz[transformer_lens]"),
+    (transformer_lens.factory, "transformer_lens", "alibi", "kvfuzz[transformer-lens]"),
 ]
 
 
