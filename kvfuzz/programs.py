@@ -102,6 +102,8 @@ def programs(
         kinds.append(_move("switch", each))
     if focus == MIXED:
         kinds += padded
+    if focus in PADDED:
+        kinds.append(_either([_move(word, each) for word in sorted(_words(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
     moves = st.tuples(
         st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
