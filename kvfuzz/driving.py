@@ -142,12 +142,14 @@ def _simpler(case: Case) -> Iterator[Case]:
                 yield _without(case, index, index + length)
     for index, entry in enumerate(entries):
         if isinstance(entry, Padded):
-            schedule = (*entries[:index], entry.size, *entries[index + 1 :])
-            yield replace(case, schedule=schedule)
+            plain = replace(case, schedule=(*entries[:index], entry.size, *entries[index + 1 :]))
+            yield plain
+            yield _told_apart(plain, index)
         elif isinstance(entry, int):
             for size in sorted({1, entry // 2, entry - 1} - {0, entry}):
-                with suppress(InvalidCase):
-                    yield _shorter(case, index, size)
+                for dropped in (entry - size, 0):  # the first tokens of it, or the last
+                    with suppress(InvalidCase):
+                        yield _shorter(case, index, size, dropped)
     for index, (entry, after) in enumerate(pairwise(entries)):
         # Of a plain schedule the split is the story.
         if not case.is_plain and isinstance(entry, int) and isinstance(after, int):
@@ -157,10 +159,24 @@ def _simpler(case: Case) -> Iterator[Case]:
             yield replace(case, given=tuple(other for other in case.given if other != word))
 
 
-def _shorter(case: Case, index: int, size: int) -> Case:
-    """`case` with `size` tokens left in entry `index` of its schedule."""
+def _told_apart(case: Case, index: int) -> Case:
+    """`case` with other tokens in each row where entry `index` of its schedule begins: rows that
+    padding told apart before."""
+    column = list(case.steps())[index].start
+    tokens = tuple(
+        (*row[:column], number, *row[column + 1 :]) for number, row in enumerate(case.tokens)
+    )
+    return replace(case, tokens=tokens)
+
+
+def _shorter(case: Case, index: int, size: int, dropped: int) -> Case:
+    """`case` with `size` tokens left in entry `index` of its schedule, after the first `dropped`
+    ones."""
     step = list(case.steps())[index]
-    tokens = tuple((*row[: step.start + size], *row[step.stop :]) for row in case.tokens)
+    start = step.start + dropped
+    tokens = tuple(
+        (*row[: step.start], *row[start : start + size], *row[step.stop :]) for row in case.tokens
+    )
     return replace(
         case, tokens=tokens, schedule=(*case.schedule[:index], size, *case.schedule[index + 1 :])
     )

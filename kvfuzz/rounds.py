@@ -18,7 +18,7 @@ from hypothesis.errors import Flaky
 from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.driving import TARGETED, derived_seed, drive, simplest
-from kvfuzz.errors import KvfuzzError
+from kvfuzz.errors import InvalidCase, KvfuzzError
 from kvfuzz.evidence import MOST_STEPS
 from kvfuzz.expectations import Expectation
 from kvfuzz.families import elements
@@ -227,7 +227,10 @@ def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
     verdicts: dict[int, Verdict] = {}
 
     def fails(case: Case) -> bool:
-        verdict, companion = _judged(factory, plan, case, law, trace=True, probe=False)
+        try:
+            verdict, companion = _judged(factory, plan, case, law, trace=True, probe=False)
+        except InvalidCase:
+            return False  # a token that the vocabulary does not have
         verdict = verdict if law == "agreement" or companion is None else companion
         verdicts[id(case)] = verdict
         same = verdict.law == law and (verdict.error is not None) == raised

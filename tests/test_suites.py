@@ -38,7 +38,7 @@ def test_the_score_as_tests_with_junit(tmp_path):
     killed = properties["test_mutant_is_killed[norm.skips_before_attention]"]
     assert (killed["state"], killed["site"]) == ("killed", "0.norm")
     assert "test_baseline_agrees" in properties
-    assert sum(name.startswith("test_placebo_survives") for name in properties) == 2
+    assert sum(name.startswith("test_placebo_survives") for name in properties) == 4
 
 
 def test_a_mutant_that_survives_is_a_failed_test(tmp_path):

@@ -27,9 +27,9 @@ def bench():
 
 
 def test_each_law_has_two_faults_of_its_own():
-    """Causality, isolation, repeatability, frame; and vacuity."""
+    """Causality, isolation, repeatability, frame; and vacuity. The zoo generates nothing."""
     counts = Counter(fault.law for fault in TOLD.values())
-    assert set(counts) == {*COMPANIONS, VACUITY}
+    assert set(counts) == {*COMPANIONS, VACUITY} - {"generation"}
     assert min(counts.values()) >= 2
 
 

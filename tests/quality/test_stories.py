@@ -50,6 +50,11 @@ class KeepsOnReset(Recomputes):
 
 
 class LosesTheLast(Recomputes):
+    positions_from_mask = False
+
+    def cached(self, tokens, cache):
+        return super().cached(tokens, cache)
+
     def load(self, state):
         return Held(state["tokens"][:, :-1], state["text"][:, :-1])
 
