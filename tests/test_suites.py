@@ -44,7 +44,15 @@ def test_the_score_as_tests_with_junit(tmp_path):
 def test_a_mutant_that_survives_is_a_failed_test(tmp_path):
     """One case of one token cannot kill what needs two."""
     done = pytest_run(
-        tmp_path, "--pyargs", "mutants.suite", "--kvfuzz-examples", "1", "-k", "one_behind"
+        tmp_path,
+        "--pyargs",
+        "mutants.suite",
+        "--kvfuzz-examples",
+        "1",
+        "--kvfuzz-seed",
+        "1",
+        "-k",
+        "one_behind",
     )
     assert done.returncode == 1
     assert "position.one_behind is survived" in done.stdout
