@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,7 +50,8 @@ def drive(
 @dataclass
 class _Driver:
     """Runs of one round over `space`. A case whose verdict is no evidence is drawn again, as long
-    as there are `spare` ones."""
+    as there are `spare` ones. `passed` tells of each case that was drawn whether it was passed
+    over: Hypothesis may try it again, and takes another answer for a flaky test."""
 
     space: Space
     examples: int
@@ -58,6 +59,7 @@ class _Driver:
     balance: Balance
     spare: int
     failed: bool = False
+    passed: dict[str, bool] = field(default_factory=dict)
 
     def run(self, focus: str | None, seed: int, examples: int, database: str | None) -> None:
         """One Hypothesis run.
@@ -90,7 +92,10 @@ class _Driver:
 
     def _case(self, case: Case) -> None:
         # Shrinking may try whatever it likes.
-        if not self.failed and not self.balance.wants(case):
+        known = repr(case)
+        if not self.failed and known not in self.passed:
+            self.passed[known] = not self.balance.wants(case)
+        if not self.failed and self.passed[known]:
             hypothesis.reject()
         try:
             verdict = self.examine(case)
@@ -101,6 +106,7 @@ class _Driver:
             return
         if verdict.status != "agreed" and self.spare:
             self.spare -= 1
+            self.passed[known] = True
             hypothesis.reject()
         if self.examples >= TARGETED:
             hypothesis.target(verdict.excess)
