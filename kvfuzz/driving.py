@@ -50,8 +50,8 @@ def drive(
 @dataclass
 class _Driver:
     """Runs of one round over `space`. A case whose verdict is no evidence is drawn again, as long
-    as there are `spare` ones. `passed` tells of each case that was drawn whether it was passed
-    over: Hypothesis may try it again, and takes another answer for a flaky test."""
+    as there are `spare` ones. `passed` tells of each case of the present run whether it was
+    passed over: Hypothesis may try it again, and takes another answer for a flaky test."""
 
     space: Space
     examples: int
@@ -67,6 +67,7 @@ class _Driver:
         Every setting is stated: where Hypothesis sees CI, the profile that it loads there would
         decide what is not. The seed is stated too, and wins over a profile that derandomises.
         """
+        self.passed.clear()
         # What fails is kept for each focus alone: it would mean another case to another.
         folder = Path(database) / (focus or "all").replace(" ", "-") if database else None
 
@@ -91,20 +92,23 @@ class _Driver:
             run()
 
     def _case(self, case: Case) -> None:
-        # Shrinking may try whatever it likes.
+        if self.failed:  # shrinking may try whatever it likes
+            self.examine(case)
+            return
         known = repr(case)
-        if not self.failed and known not in self.passed:
+        again = known in self.passed
+        if not again:
             self.passed[known] = not self.balance.wants(case)
-        if not self.failed and self.passed[known]:
+        if self.passed[known]:
             hypothesis.reject()
         try:
             verdict = self.examine(case)
         except BaseException:
             self.failed = True
             raise
-        if verdict is None or self.failed:
+        if verdict is None:
             return
-        if verdict.status != "agreed" and self.spare:
+        if verdict.status != "agreed" and self.spare and not again:
             self.spare -= 1
             self.passed[known] = True
             hypothesis.reject()

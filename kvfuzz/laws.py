@@ -19,6 +19,7 @@ worth. A law that does not apply to a case leaves it discarded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch import Tensor
 from kvfuzz.agreement import Reference, check, reference
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
-from kvfuzz.errors import UsageError, one_line
+from kvfuzz.errors import KvfuzzError, UsageError, one_line
 from kvfuzz.frames import frame
 from kvfuzz.generation import generation
 from kvfuzz.layout import layout
@@ -37,9 +38,6 @@ from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seed
 from kvfuzz.subject import Subject, conforming, fitting
 from kvfuzz.tolerance import Tolerance
 from kvfuzz.verdict import Verdict
-
-Finding = str | None
-"""What breaks a law, in a sentence; None if nothing does."""
 
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
 """Where two runs of one path are compared: in words, both logits [batch, time, vocab], what is
@@ -71,10 +69,8 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
     fed[:, : chunk.start], fed[:, last] = False, False
     if not bool(fed.any()):
         return
-    one, other = (
-        run_cached(subject, first),
-        run_cached(subject, replace(first, tokens=tuple(tokens))),
-    )
+    one = run_cached(subject, first)
+    other = run_cached(subject, replace(first, tokens=tuple(tokens)))
     bound = tolerance.at(found.table).between(0, last + 1)
     what = f"the cached path, with another last token in step {chunk.index + 1}"
     yield what, one, other, bound, fed.to(one.device)
@@ -91,13 +87,8 @@ def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
         first = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
         first[0] = True
         again = run_uncached(subject, others)
-        yield (
-            "the uncached path, with other tokens in the other rows",
-            logits,
-            again,
-            tolerance,
-            first,
-        )
+        what = "the uncached path, with other tokens in the other rows"
+        yield what, logits, again, tolerance, first
         alone = run_uncached(subject, found.sequences[:1])
         one = tolerance.at(lambda values: values[:1])
         yield "the uncached path, with the first row alone", logits[:1], alone, one, first[:1]
@@ -135,16 +126,31 @@ def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator
         given=(),
     )
     one = run_cached(subject, case)
-    again = run_cached(subject, case)
-    run_uncached(subject, other.tokens)
-    run_cached(subject, other)
-    later = run_cached(subject, case)
-    uncached = run_uncached(subject, found.sequences)
     table = exactly.at(found.table)
     fed = found.fed.to(one.device)
-    yield "the cached path, run again", one, again, table, fed
-    yield "the cached path, run again after another case", one, later, table, fed
-    yield "the uncached path, run again after another case", logits, uncached, exactly, everywhere
+    what = "the cached path, run again"
+    yield what, one, _again(lambda: run_cached(subject, case), what), table, fed
+    with suppress(CachedPathRaised, Refused):
+        run_uncached(subject, other.tokens)
+        run_cached(subject, other)
+    what = "the cached path, run again after another case"
+    yield what, one, _again(lambda: run_cached(subject, case), what), table, fed
+    what = "the uncached path, run again after another case"
+    uncached = _again(lambda: run_uncached(subject, found.sequences), what)
+    yield what, logits, uncached, exactly, everywhere
+
+
+class _Broken(Exception):
+    """A law is broken by an error, which this tells."""
+
+
+def _again(run: Callable[[], Tensor], what: str) -> Tensor:
+    """What `run` gives, which has run before. Raises _Broken if it raises this time."""
+    try:
+        return run()
+    except Exception as error:
+        cause = error.error if isinstance(error, CachedPathRaised) else error
+        raise _Broken(f"{what}, raised {one_line(cause)}") from error
 
 
 _COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
@@ -165,8 +171,14 @@ def judged(law: str, subject: Subject, case: Case, name: str = "subject") -> Ver
     return check_law(law, subject, case, name)
 
 
-def check_law(law: str, subject: Subject, case: Case, name: str = "subject") -> Verdict:
-    """Judge a companion law on `case`. Raises UsageError for one that there is not."""
+def check_law(
+    law: str, subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
+) -> Verdict:
+    """Judge a companion law on `case`. What is allowed outside float64 is multiplied by `leeway`,
+    that of a calibration. A path that raises on the input that a law changes says nothing, and the
+    case is discarded. Raises UsageError for a law that there is not, InvalidSubject if the subject
+    breaks the protocol.
+    """
     if law not in COMPANIONS:
         raise UsageError(f"there is no law {law!r}{near(law, LAWS)}: choose from {', '.join(LAWS)}")
     fitting(conforming(subject, name), case, name)
@@ -176,11 +188,16 @@ def check_law(law: str, subject: Subject, case: Case, name: str = "subject") -> 
                 return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
             if law == "generation":
                 return generation(subject, case)
-            return _frame(subject, case) if law == "frame" else _compared(law, subject, case)
-        except (CachedPathRaised, Refused) as raised:
-            return Verdict("discarded", law=law, reason=str(raised))
-        except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
-            return Verdict("discarded", law=law, reason=f"a path raised {one_line(error)}")
+            if law == "frame":
+                return _frame(subject, case)
+            return _compared(law, subject, case, leeway)
+        except KvfuzzError:
+            raise
+        except Refused as refused:
+            return Verdict("discarded", law=law, reason=str(refused))
+        except Exception as error:
+            cause = error.error if isinstance(error, CachedPathRaised) else error
+            return Verdict("discarded", law=law, reason=f"a path raised {one_line(cause)}")
 
 
 def _frame(subject: Any, case: Case) -> Verdict:
@@ -192,29 +209,27 @@ def _frame(subject: Any, case: Case) -> Verdict:
     return Verdict(status, rows=entries, law="frame", reason=reason)  # type: ignore[arg-type]
 
 
-def _compared(law: str, subject: Subject, case: Case) -> Verdict:
-    expected = reference(subject, case)
+def _compared(law: str, subject: Subject, case: Case, leeway: float) -> Verdict:
+    expected = reference(subject, case, leeway=leeway)
     if expected.logits is None:
         return Verdict("discarded", law=law, reason="the uncached path raised")
     if expected.prefixwise:  # one run is compared with one run
         expected = replace(expected, logits=run_uncached(subject, layout(case).sequences))
     rows, excess = 0, 0.0
-    for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
-        found = compare(other, one, tolerance, places)
-        if bool(found.diverges.any()):
-            if law != "repeatability":
-                # A path that does not repeat itself breaks any law, and that one first.
-                forgetful = _compared("repeatability", subject, case)
-                if forgetful.diverged:
-                    return forgetful
-            return Verdict(
-                "diverged",
-                excess=float(found.excess.max()),
-                law=law,
-                finding=f"{law}: {what}: {_difference(found.excess, one, other, found.worst)}",
-            )
-        rows += int(places.sum())
-        excess = max(excess, float(found.excess.max()))
+    try:
+        for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
+            found = compare(other, one, tolerance, places)
+            if bool(found.diverges.any()):
+                raise _Broken(f"{what}: {_difference(found.excess, one, other, found.worst)}")
+            rows += int(places.sum())
+            excess = max(excess, float(found.excess.max()))
+    except _Broken as broken:
+        if law != "repeatability":
+            # A path that does not repeat itself breaks any law, and that one first.
+            forgetful = _compared("repeatability", subject, case, leeway)
+            if forgetful.diverged:
+                return forgetful
+        return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
     if not rows:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
     return Verdict("agreed", rows=rows, excess=excess, law=law)

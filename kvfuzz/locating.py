@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kvfuzz.case import Case, Step
 from kvfuzz.compare import Comparison, compare
-from kvfuzz.layout import Layout, layout, numbers_of, places_of
+from kvfuzz.layout import Layout, layout, numbers_of, places_of, text_mask
 from kvfuzz.noise import Unmeasurable, states_noise
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.sites import Site
@@ -184,7 +184,8 @@ def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
     tolerances = _tolerances(subject, case, whole)
     windows = getattr(subject, "windows", None)
     for step, trace in _traced_steps(subject, case):
-        places = _places(step, layout(case))
+        device = next(iter(trace.states.values()))[0].device
+        places = _places(step, layout(case), device)
         for site in sorted(trace.states, key=lambda site: site.order):
             in_cache = site.kind == "cache"
             start = 0 if in_cache else len(step.before[0])
@@ -241,13 +242,13 @@ class _Places:
         return int(self.position[row, offset])
 
 
-def _places(step: Step, found: Layout) -> _Places:
+def _places(step: Step, found: Layout, device: torch.device) -> _Places:
     if found.plain:
         return _Places(0)
-    numbers = torch.tensor(numbers_of(step, found))[:, None]
+    numbers = torch.tensor(numbers_of(step, found), device=device)[:, None]
     counted = places_of(step)
-    position = torch.tensor([[place or 0 for place in row] for row in counted])
-    text = torch.tensor([[place is not None for place in row] for row in counted])
+    position = torch.tensor([[place or 0 for place in row] for row in counted], device=device)
+    text = torch.tensor(text_mask(step.after), device=device)
     return _Places(0, numbers, position, text)
 
 

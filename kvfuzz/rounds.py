@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from hypothesis.errors import Flaky
@@ -222,25 +223,32 @@ def run_round(
 
 
 def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
-    """`failure` without what it does not need."""
-    law, raised = failure.verdict.law, failure.verdict.error is not None
-    verdicts: dict[int, Verdict] = {}
+    """`failure` without what it does not need: the simplest case with a failure of its kind."""
+    found = failure
 
     def fails(case: Case) -> bool:
+        nonlocal found
+        law = failure.verdict.law
         try:
             verdict, companion = _judged(factory, plan, case, law, trace=True, probe=False)
         except InvalidCase:
             return False  # a token that the vocabulary does not have
-        verdict = verdict if law == "agreement" or companion is None else companion
-        verdicts[id(case)] = verdict
-        same = verdict.law == law and (verdict.error is not None) == raised
-        return verdict.diverged and same and _expected(plan, case, verdict) is None
+        verdict = companion or verdict
+        fails = verdict.diverged and _kind(verdict) == _kind(failure.verdict)
+        if fails and _expected(plan, case, verdict) is None:
+            found = Failure(case, verdict)
+            return True
+        return False
 
-    try:
-        case = simplest(failure.case, fails)
-    except KvfuzzError:
-        return failure
-    return failure if case is failure.case else Failure(case, verdicts[id(case)])
+    # A subject that breaks the protocol on another case has been found failing all the same.
+    with suppress(KvfuzzError):
+        simplest(failure.case, fails)
+    return found
+
+
+def _kind(verdict: Verdict) -> tuple[str, bool, bool]:
+    """What makes two divergences of one kind: the law, and whether a path raised or rounded."""
+    return verdict.law, verdict.error is not None, verdict.precision is not None
 
 
 def _law_of(plan: Plan, tally: Tally) -> str:
@@ -273,7 +281,7 @@ def _judged(
     verdict = check(subject, case, factory.name, leeway=leeway, trace=trace, probe=probe)
     if verdict.diverged or law == "agreement":
         return verdict, None
-    return verdict, check_law(law, subject, case, factory.name)
+    return verdict, check_law(law, subject, case, factory.name, leeway)
 
 
 def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:

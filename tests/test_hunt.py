@@ -5,15 +5,21 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.errors import UnsatisfiedAssumption
 
 import kvfuzz
 from kvfuzz.assertions import assert_agrees
+from kvfuzz.case import Case
+from kvfuzz.driving import _Driver, simplest
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options
+from kvfuzz.loading import Options, load
 from kvfuzz.replaying import replay
 from kvfuzz.report.text import hunt_text
-from kvfuzz.rounds import Plan
+from kvfuzz.rounds import Plan, drawn_cases
+from kvfuzz.schedule import Crop, Fork, Padded
+from kvfuzz.strategies import Balance, space_of
+from kvfuzz.verdict import Verdict
 from tests.subjects import models
 
 MODELS = "tests.subjects.models"
@@ -215,3 +221,37 @@ def test_long_rounds_climb_the_excess(examples, climbed, monkeypatch):
     hunt = fuzz(models.Summing, examples=examples, seed=0)
     assert len(told) == climbed
     assert all(0 <= value <= hunt.worst_excess for value in told)
+
+
+def test_a_long_hunt_survives_that_its_cases_are_tried_again():
+    """Climbing the excess, Hypothesis runs cases again, and must get the answer of the first
+    time, whether the case was wanted or passed over."""
+    hunt = fuzz("zoo:window", seed=3, examples=420, laws=())
+    assert (hunt.verdict, hunt.read > 300) == ("agreed", True)
+
+
+@pytest.mark.parametrize("status", ["agreed", "vacuous"])
+def test_a_case_that_is_tried_again_gets_the_answer_of_the_first_time(status):
+    """Passed over by the balance, drawn again as no evidence, or kept."""
+    space = space_of(load("zoo"))
+    driver = _Driver(space, 60, lambda case: Verdict(status), Balance(space, 60), 1)
+    answers = []
+    for case in drawn_cases(space, 0, 5) * 2:
+        try:
+            driver._case(case)
+            answers.append("kept")
+        except UnsatisfiedAssumption:
+            answers.append("passed over")
+    assert answers[:5] == answers[5:]
+    if status == "vacuous":
+        assert set(answers) == {"kept", "passed over"}
+
+
+def test_what_a_bug_does_not_need_is_taken_out():
+    """Its program, its padding and its arguments; and no other kind of failure takes its place."""
+    tokens = ((4, 5, 6, 7), (8, 9, 1, 2))
+    case = Case(tokens, (Padded(2, "left", (0, 1)), Crop(1), 1, Fork(), 1), given=("mask",))
+    assert simplest(case, lambda _: True).schedule == (1,)
+    forked = simplest(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
+    assert (forked.schedule, forked.given) == ((1, Fork(), 1), ())
+    assert simplest(case, lambda _: False) == case

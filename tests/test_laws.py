@@ -269,3 +269,52 @@ def test_a_generation_that_raises_with_its_cache_alone_diverges():
     assert "greedy search raised with its cache: RuntimeError: no such slot" in verdict.finding
     both = type("Both", (Raises,), {"alone": False})
     assert check_law("generation", both(), Case(ROWS, (3, 2))).status == "discarded"
+
+
+def test_a_path_that_raises_the_second_time_does_not_repeat_itself():
+    """Agreement has run it once; that it cannot run again is a state that outlives a case."""
+
+    class Once(Recomputes):
+        caches = 0
+
+        def new_cache(self, batch):
+            self.caches += 1
+            if self.caches == 2:
+                raise RuntimeError("the slot is taken")
+            return super().new_cache(batch)
+
+    verdict = check_law("repeatability", Once(), Case(ROWS, (2, 3)))
+    assert verdict.status == "diverged"
+    assert verdict.finding == (
+        "repeatability: the cached path, run again, raised RuntimeError: the slot is taken"
+    )
+
+
+@pytest.mark.parametrize("error", [AssertionError, ZeroDivisionError, RuntimeError])
+def test_a_path_that_raises_on_the_changed_input_says_nothing(error):
+    """Whatever it raises: the tokens were the law's idea, not the case's."""
+
+    class Picky(Recomputes):
+        def uncached(self, tokens):
+            if bool((tokens == 11).any()):
+                raise error("no elevens")
+            return super().uncached(tokens)
+
+    verdict = check_law("causality", Picky(), Case(((1, 2, 3, 10),), (2, 2)))
+    assert (verdict.status, verdict.reason) == (
+        "discarded",
+        f"a path raised {error.__name__}: no elevens",
+    )
+
+
+def test_a_calibration_counts_in_a_law_too():
+    """A backend whose kernels differ with the number of rows is allowed what it was measured at."""
+
+    class Rounds(Decoder):
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            return logits * (1 + 1e-4 * len(tokens)), cache
+
+    case = Case(ROWS, (2, 3))
+    assert check_law("isolation", Rounds(), case).diverged
+    assert check_law("isolation", Rounds(), case, leeway=100.0).status == "agreed"
