@@ -1,6 +1,8 @@
 """Expected divergences: counted, warned of when they are gone, and no cover for others."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,15 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     assert "cases diverged as declared" in capsys.readouterr().out
     assert main(["fuzz", "zoo", "--expect", "nowhere.json"]) == 2
     assert "cannot read --expect nowhere.json" in capsys.readouterr().err
+
+
+def test_what_is_excluded_of_transformers_is_shown_by_a_script():
+    """No subject is let off on kvfuzz's word alone."""
+    folder = Path(__file__).parents[1] / "benchmarks" / "exclusions"
+    known = read_expectations(folder / "transformers.json")
+    assert known
+    for one in known:
+        script = re.search(r"\((\w+\.py)\)$", one.reason)
+        assert "kvfuzz" not in re.sub(
+            r'""".*?"""', "", (folder / script[1]).read_text(), flags=re.S
+        )
