@@ -2,6 +2,7 @@
 
     python benchmarks/museum.py -n 2                      # all of them
     python benchmarks/museum.py --only tf-llama-dynamic-ntk --only tl-alibi-cached-bias-row
+    python benchmarks/museum.py --locate                  # and where each one is
     python benchmarks/museum.py --json museum-result.json
 
 `museum.json` holds the bugs: the subject and the settings that have it, the release that is buggy
@@ -14,6 +15,10 @@ Where a release has another bug that comes to light sooner, `expect` tells a hun
 For each bug kvfuzz hunts on the buggy release, replays what it found on the fixed one, and hunts
 there as well. A bug is seen if the first hunt diverges and the replay agrees. What diverges on the
 fixed release besides is listed with its own program. Exit code 1 if a bug is not seen.
+
+`root_causes.json` says where the fault of each bug of a torch library is, read from the difference
+between the two releases before anything was located: the file and the functions, and those that
+its values reach first. With `--locate` what `kvfuzz locate` says stands beside it.
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ from kvfuzz.schedule import entry_from_json, schedule_text
 
 COLLECTION = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 SLUGS = [bug["slug"] for bug in COLLECTION["bugs"]]
+CAUSES = json.loads(Path(__file__).with_name("root_causes.json").read_text(encoding="utf-8"))
+ROOT_CAUSES = {cause["slug"]: cause for cause in CAUSES["root_causes"]}
 MOST_SECONDS = 900
 
 
@@ -58,11 +65,20 @@ class Exhibit:
     fixed_program: str = ""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    located: dict[str, Any] | None = None
 
     @property
     def seen(self) -> bool:
         """Whether it was found, and was what the fixed release mends."""
         return self.verdict == "diverged" and (self.fixed is None or self.replay == "agreed")
+
+    @property
+    def place(self) -> str:
+        """How far what was located is from the root cause."""
+        first = (self.located or {}).get("first")
+        if not first or not first.get("file"):
+            return "nothing"
+        return matched(first, ROOT_CAUSES[self.slug])
 
 
 @click.command()
@@ -71,6 +87,7 @@ class Exhibit:
 @click.option("--examples", default=400, show_default=True, help="Cases to draw in a hunt.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the hunts.")
 @click.option("--folder", default=".tox/museum", show_default=True, type=click.Path(path_type=Path))
+@click.option("--locate", is_flag=True, help="Locate each bug of a torch library.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result.")
 def main(
     only: tuple[str, ...],
@@ -78,6 +95,7 @@ def main(
     examples: int,
     seed: int,
     folder: Path,
+    locate: bool,
     json_file: Path | None,
 ) -> None:
     console, folder = Console(), folder.absolute()
@@ -87,13 +105,15 @@ def main(
         install(name, folder)
     found = []
     with ThreadPoolExecutor(workers) as pool:
-        jobs = [pool.submit(shown, bug, folder, examples, seed) for bug in bugs]
+        jobs = [pool.submit(shown, bug, folder, examples, seed, locate) for bug in bugs]
         for job in track(as_completed(jobs), "hunting", len(jobs), console=Console(stderr=True)):
             found.append(job.result())
     found.sort(key=lambda exhibit: SLUGS.index(exhibit.slug))
     console.print(table(found))
     for line in remarks(found):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if locate:
+        console.print(places(found))
     if json_file:
         data = [{**asdict(exhibit), "seen": exhibit.seen} for exhibit in found]
         json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -119,8 +139,10 @@ def place(name: str, folder: Path) -> Path:
     return folder / name.replace(" ", "-")
 
 
-def shown(bug: Mapping[str, Any], folder: Path, examples: int, seed: int) -> Exhibit:
-    """Hunt for `bug` on its buggy release, and again on the fixed one."""
+def shown(
+    bug: Mapping[str, Any], folder: Path, examples: int, seed: int, locate: bool = False
+) -> Exhibit:
+    """Hunt for `bug` on its buggy release, and again on the fixed one; `locate` it if asked."""
     exhibit = Exhibit(bug["slug"], bug["fault"], bug["buggy"], bug["fixed"])
     start = time.perf_counter()
     desk = folder / "hunts" / bug["slug"]
@@ -139,6 +161,10 @@ def shown(bug: Mapping[str, Any], folder: Path, examples: int, seed: int) -> Exh
     exhibit.verdict, exhibit.cases = first["verdict"], first.get("cases")
     exhibit.program = program(first)
     exhibit.notes += first.get("problems", [])
+    if locate and first.get("counterexample") and bug["slug"] in ROOT_CAUSES:
+        words = ["locate", first["counterexample"]]
+        exhibit.located = kvfuzz(words, place(bug["buggy"], folder), desk / "located.json")
+        exhibit.notes += exhibit.located.get("problems", [])
     if bug["fixed"] is not None:
         if first.get("counterexample"):
             words = ["replay", first["counterexample"]]
@@ -203,6 +229,54 @@ def table(found: list[Exhibit]) -> Table:
             exhibit.fixed_verdict or "",
             f"{exhibit.seconds:.0f}",
             style=None if exhibit.seen else "bold",
+        )
+    return made
+
+
+def matched(first: Mapping[str, Any], cause: Mapping[str, Any]) -> str:
+    """What the first state that differs is to the root cause: `root` if it is made in its file and
+    function, `reached` in one that its values reach first, `file` elsewhere in its file, or
+    `elsewhere`."""
+    if _made_in(first, cause):
+        return "root"
+    if any(_made_in(first, other) for other in cause["reached"]):
+        return "reached"
+    return "file" if first["file"] == cause["file"] else "elsewhere"
+
+
+def _made_in(first: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    """Whether it, or the call that led to it, is in the file and a function of `root`, or in one
+    inside that. A name that comes without its class is compared without."""
+    caller = first.get("caller")
+    if caller and _made_in(caller, root):
+        return True
+    if first["file"] != root["file"]:
+        return False
+    path = (first.get("function") or "").replace(".<locals>", "")
+    names = root["functions"]
+    if "." not in path:
+        names = [name.rpartition(".")[2] for name in names]
+    return any(f".{name}." in f".{path}." for name in names)
+
+
+def places(found: list[Exhibit]) -> Table:
+    """What was located beside the root causes."""
+    columns = ("bug", "located", "cause", "suspect", "root cause", "is", "path at fault")
+    made = Table(*columns, box=box.SIMPLE_HEAD, title="Where they are")
+    for exhibit in found:
+        if exhibit.slug not in ROOT_CAUSES:
+            continue
+        root, located = ROOT_CAUSES[exhibit.slug], exhibit.located or {}
+        first = located.get("first") or {}
+        made.add_row(
+            exhibit.slug,
+            f"{first.get('file')}:{first.get('line')} {first.get('function')}" if first else "",
+            str(located.get("cause") or ""),
+            str(located.get("suspect") or ""),
+            f"{root['file']} {', '.join(root['functions'])}",
+            exhibit.place,
+            root["suspect"],
+            style=None if exhibit.place in ("root", "reached") else "bold",
         )
     return made
 

@@ -1,4 +1,4 @@
-"""The command line: `kvfuzz audit | fuzz | replay | calibrate`, and what installed packages add.
+"""The command line: `kvfuzz audit | fuzz | replay | locate | calibrate`, and what packages add.
 
 Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive.
 """
@@ -143,6 +143,10 @@ def audit(json_file: Path | None) -> int:
     "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Divergences that are expected, with a reason each; they end no hunt.",
 )  # fmt: skip
+@click.option(
+    "--locate/--no-locate", "locating", default=True,
+    help="Say where what fails goes wrong: state, line and cause (default: yes).",
+)  # fmt: skip
 @subject_options
 @calibration_option
 @folder_option
@@ -157,6 +161,7 @@ def fuzz(
     length: int | None,
     laws: tuple[str, ...],
     expect_file: Path | None,
+    locating: bool,
     device: str,
     dtype: str | None,
     attn: str | None,
@@ -198,6 +203,7 @@ def fuzz(
             database=folder / "examples",
             laws=laws or COMPANIONS,
             expected=expected,
+            locating=locating,
             progress=lambda done: update(done, total),
         )
     click.echo(hunt_text(found))
@@ -287,6 +293,58 @@ def replay(
             {"verdict": words[code], "replayed": [item.to_json() for item in replayed]},
         )
     return code
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--subject", help="Locate the same program on another subject.")
+@click.option("--device", help="Run on another device than the recorded one.")
+@click.option(
+    "--strict", is_flag=True,
+    help="A state that differs while the logits agree is a failure too, not a warning.",
+)  # fmt: skip
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the report with its map of differences as one page.",
+)  # fmt: skip
+@click.option("--map/--no-map", "drawn", default=True, help="Draw the map in the terminal.")
+@json_option
+def locate(
+    path: Path,
+    subject: str | None,
+    device: str | None,
+    strict: bool,
+    html_file: Path | None,
+    drawn: bool,
+    json_file: Path | None,
+) -> int:
+    """Say where a counterexample goes wrong: the first state that differs, its line, its cause.
+
+    Imports the code of the subject that it names. Exit code 0 if it is located, 3 if it now agrees.
+    """
+    from rich.console import Console
+
+    from kvfuzz.files import check_writable, write_json, write_text
+    from kvfuzz.replaying import locate_file
+    from kvfuzz.report.html import location_page
+    from kvfuzz.report.terminal import terminal_map
+    from kvfuzz.report.text import location_text, replay_command
+
+    for file in filter(None, (json_file, html_file)):
+        check_writable(file)
+    prepare_torch()
+    name, case, found = locate_file(
+        path, subject=subject, device=device, strict=strict, announce=_announce
+    )
+    click.echo(location_text(found, case, path))
+    if drawn and found.cells and found.located:
+        Console().print(terminal_map(found.cells, case, found.first))
+    if json_file:
+        write_json(json_file, found.to_json())
+    if html_file:
+        write_text(html_file, location_page(found, case, name, replay_command(path, name)))
+        click.echo(f"report: {html_file}")
+    return 0 if found.first is not None else EXIT_CODES["inconclusive"]
 
 
 def _announce(found: Any, name: str) -> None:

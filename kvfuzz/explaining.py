@@ -10,7 +10,8 @@ import torch
 from kvfuzz.case import Case
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.laws import judged
-from kvfuzz.locating import Divergence, locate_precisely
+from kvfuzz.locating import locate
+from kvfuzz.location import Location
 from kvfuzz.paths import Paths, which_agree
 from kvfuzz.run import seeded
 from kvfuzz.subject import Factory
@@ -19,36 +20,38 @@ from kvfuzz.verdict import Verdict
 
 @dataclass(frozen=True)
 class Explanation:
-    """`located` is the first state that differs, `paths` says which paths agree; either is None
+    """`location` says where it begins, `paths` says which paths agree; either is None
     where it cannot be told. `repeatable` is false if a fresh subject gave another verdict. `notes`
     are sentences on what may mislead."""
 
-    located: Divergence | None = None
+    location: Location | None = None
     paths: Paths | None = None
     repeatable: bool = True
     notes: tuple[str, ...] = ()
 
 
-def explain(factory: Factory, case: Case, verdict: Verdict) -> Explanation:
-    """Explain the diverged `verdict` on `case`. Nothing that goes wrong here costs the verdict."""
+def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = True) -> Explanation:
+    """Explain the diverged `verdict` on `case`, and unless `locating` is false say where it goes
+    wrong. Nothing that goes wrong here costs the verdict."""
     notes: list[str] = []
-    located, paths = None, None
+    location, paths = None, None
     with seeded(case.seed):
         if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
             try:
-                located = locate_precisely(factory, case)
                 paths = which_agree(factory.subject(case), case)
+                if locating:
+                    location = locate(factory, case, paths=paths)
             except Exception as error:
-                notes.append(f"not located: its trace raised {one_line(error)}")
+                notes.append(f"not located: {one_line(error)}")
     try:
         subject = factory.subject(case)
         repeatable = judged(verdict.law, subject, case, factory.name).status == verdict.status
     except KvfuzzError as error:
         notes.append(f"a fresh subject cannot be run: {error}")
-        return Explanation(located, paths, False, tuple(notes))
+        return Explanation(location, paths, False, tuple(notes))
     if _trains(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
-    return Explanation(located, paths, repeatable, tuple(notes))
+    return Explanation(location, paths, repeatable, tuple(notes))
 
 
 def _trains(subject: Any) -> bool:

@@ -131,6 +131,7 @@ def fuzz(
     database: Path | str | None = None,
     laws: Sequence[str] = COMPANIONS,
     expected: Sequence[Expectation] = (),
+    locating: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Hunt:
     """Hunt for a case on which `subject` (a subject, a factory of one, or a name) diverges.
@@ -142,7 +143,8 @@ def fuzz(
     is given. `laws` are the companion laws (`kvfuzz.laws`) that cases are held to beside agreement,
     each in its turn; `expected` are divergences that are counted and end no hunt. With several
     workers, a script calls this under `if __name__ == "__main__"`, since each process imports it.
-    `progress` is called with the number of cases done. Raises UsageError and InvalidSubject.
+    What is found is located unless `locating` is false (`kvfuzz.locate`). `progress` is called with
+    the number of cases done. Raises UsageError and InvalidSubject.
     """
     _check_limits(examples, seconds, workers, shard)
     _check_laws(laws)
@@ -180,18 +182,20 @@ def fuzz(
         shard=f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
         calibration=options.calibration.path if options.calibration else None,
     )
-    return _explained(hunt, factory, options.device, Path(folder) if folder else None)
+    return _explained(hunt, factory, options.device, Path(folder) if folder else None, locating)
 
 
-def _explained(hunt: Hunt, factory: Factory, device: str, folder: Path | None) -> Hunt:
+def _explained(
+    hunt: Hunt, factory: Factory, device: str, folder: Path | None, locating: bool
+) -> Hunt:
     """`hunt` with its failure explained, and written into `folder`."""
     failure = hunt.failure
     if failure is None:
         return hunt
-    explanation = explain(factory, failure.case, failure.verdict)
+    explanation = explain(factory, failure.case, failure.verdict, locating)
     if not failure.repeatable:
         explanation = replace(explanation, repeatable=False)
-    located = explanation.located.to_json() if explanation.located else None
+    located = explanation.location.summary() if explanation.location else None
     found = counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(folder) if folder is not None else None
     return replace(hunt, explanation=explanation, counterexample=found, path=path)

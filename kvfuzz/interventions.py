@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case import Case
+from kvfuzz.causes import advice_for
 from kvfuzz.compare import compare
 from kvfuzz.injection import Fault, Faulty
-from kvfuzz.locating import Divergence, locate
+from kvfuzz.location import Divergence
 from kvfuzz.run import CachedPathRaised, run_cached, run_uncached
+from kvfuzz.states import first_state
 from kvfuzz.subject import Subject
 from kvfuzz.tolerance import constant
 
@@ -82,7 +84,7 @@ def intervene(
         for length in lengths
     )
     worst = max(patterns, key=lambda p: float(position_differences(faulty, p).max()))
-    found = locate(faulty, one_by_one(worst))
+    found = first_state(faulty, one_by_one(worst))
     return Intervention(
         name=deliberate.name,
         description=deliberate.description,
@@ -93,14 +95,14 @@ def intervene(
         first_site=str(found.site) if found else None,
         first_site_prose=found.site.prose if found else None,
         position=found.position if found else None,
-        source=found.source if found else None,
+        source=str(found.source) if found else None,
         advice=advice(found) if found else None,
     )
 
 
 def advice(divergence: Divergence) -> str:
     """What to do first about `divergence`, in a sentence."""
-    return f"inspect {divergence.look_first_at}"
+    return f"inspect {advice_for(divergence.site, divergence.row, divergence.position)}"
 
 
 def one_by_one(tokens: Pattern) -> Case:

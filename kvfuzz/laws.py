@@ -12,6 +12,11 @@ Each law here compares a path with itself, on input that must not matter to it:
 - *generation*: the subject's own `generate`, if it has one, chooses the same tokens with its cache
   as without (`kvfuzz.generation`).
 
+One more is held to on request alone, since what breaks it may be harmless:
+
+- *latent*: where the logits agree, the states inside the two paths agree as well. Faults that
+  offset each other break it (`kvfuzz.locating`).
+
 *Agreement* is `kvfuzz.agreement.check`, and *vacuity* is judged there, with what an agreement is
 worth. A law that does not apply to a case leaves it discarded.
 """
@@ -33,8 +38,10 @@ from kvfuzz.errors import KvfuzzError, UsageError, one_line
 from kvfuzz.frames import frame
 from kvfuzz.generation import generation
 from kvfuzz.layout import layout
+from kvfuzz.locating import latent_states
 from kvfuzz.near import near
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.sites import Site
 from kvfuzz.subject import Subject, conforming, fitting
 from kvfuzz.tolerance import Tolerance
 from kvfuzz.verdict import Verdict
@@ -159,9 +166,10 @@ _COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
     "repeatability": repeatability,
 }
 COMPANIONS = (*_COMPARED, "frame", "generation")
+"""The laws that a hunt holds cases to unless it is told otherwise."""
 NEEDED = {"frame": "view", "generation": "generate"}
 """The laws that need an offer of a subject."""
-LAWS = ("agreement", *COMPANIONS)
+LAWS = ("agreement", *COMPANIONS, "latent")
 
 
 def judged(law: str, subject: Subject, case: Case, name: str = "subject") -> Verdict:
@@ -179,7 +187,7 @@ def check_law(
     case is discarded. Raises UsageError for a law that there is not, InvalidSubject if the subject
     breaks the protocol.
     """
-    if law not in COMPANIONS:
+    if law not in LAWS[1:]:
         raise UsageError(f"there is no law {law!r}{near(law, LAWS)}: choose from {', '.join(LAWS)}")
     fitting(conforming(subject, name), case, name)
     with seeded(case.seed), torch.no_grad():
@@ -190,6 +198,8 @@ def check_law(
                 return generation(subject, case)
             if law == "frame":
                 return _frame(subject, case)
+            if law == "latent":
+                return _latent(subject, case)
             return _compared(law, subject, case, leeway)
         except KvfuzzError:
             raise
@@ -207,6 +217,18 @@ def _frame(subject: Any, case: Case) -> Verdict:
     status = "agreed" if entries else "discarded"
     reason = None if entries else "no entry of a cache was there to be compared"
     return Verdict(status, rows=entries, law="frame", reason=reason)  # type: ignore[arg-type]
+
+
+def _latent(subject: Subject, case: Case) -> Verdict:
+    found, states = latent_states(subject, case)
+    if found is None:
+        return Verdict("discarded", law="latent", reason="the logits differ, or no state is seen")
+    if not found:
+        return Verdict("agreed", rows=states, law="latent")
+    first = found[0]
+    where = f"{Site.parse(first.site).prose} differs in step {first.step + 1}"
+    finding = f"latent: the logits agree, and the {where}, by {first.excess:.3g} times the allowed"
+    return Verdict("diverged", excess=first.excess, law="latent", finding=finding)
 
 
 def _compared(law: str, subject: Subject, case: Case, leeway: float) -> Verdict:

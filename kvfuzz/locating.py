@@ -1,349 +1,342 @@
-"""From "the logits differ" to the first state that differs, in the fixed order.
+"""From "the logits differ" to the first state, the line of source and the cause.
 
-Both paths of a subject that offers `trace` report their states site by site. The uncached run
-holds every position of a site; a step of the cached run holds the new positions, or, at the
-cache, all positions so far. States are aligned by absolute position and compared with the
-tolerance of the logits, each against the scale of its own row.
+A subject that reports its states (`trace`) is located by them. Of any other that has torch modules
+each operation is recorded and compared with that of a run over the whole prefix. Of one that shows
+nothing there are the step and the position alone.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from types import FrameType
+from dataclasses import replace
+from importlib.metadata import entry_points
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import nn
 
+from kvfuzz.agreement import check_against, reference
 from kvfuzz.case import Case, Step
-from kvfuzz.compare import Comparison, compare
-from kvfuzz.layout import Layout, layout, numbers_of, places_of, text_mask
-from kvfuzz.noise import Unmeasurable, states_noise
-from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.causes import Facts, State, advice, cause_of
+from kvfuzz.errors import KvfuzzError
+from kvfuzz.layout import layout
+from kvfuzz.loading import Options, as_factory
+from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, Suspect
+from kvfuzz.paths import CACHED, ONE_RUN, PREFIXES, STEPS, Paths, which_agree
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 from kvfuzz.sites import Site
-from kvfuzz.subject import Factory, Subject
-from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, measured
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """A state that differs: at `site`, in `step` (from 0), at `position` of the own tokens of
-    `row`.
-
-    `missing` tells that the cached run holds fewer or more positions there than it should: then
-    `difference` is inf. `source` is the line, `file:line`, where the cached path reported it.
-    """
-
-    step: int
-    row: int
-    position: int
-    site: Site
-    difference: float
-    allowed: float
-    source: str
-    missing: str | None = None
-
-    @property
-    def look_first_at(self) -> str:
-        """What to inspect first, for a person."""
-        return _ADVICE[self.site.kind].format(token=ordinal(self.position), layer=_layer(self.site))
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "site": str(self.site), "look_first_at": self.look_first_at}
-
-
-@dataclass(frozen=True, slots=True)
-class SiteDifference:
-    """One cell of the map of differences: the largest excess of a site at a position."""
-
-    step: int
-    site: str
-    position: int
-    excess: float
-
-
-@dataclass(slots=True)
-class Trace:
-    """The states of one run by site: tensors [batch, time, features], compared one by one, since
-    an index and a record have different scales; and the line that reported them."""
-
-    states: dict[Site, list[Tensor]] = field(default_factory=dict)
-    sources: dict[Site, str] = field(default_factory=dict)
-
-    def __call__(self, kind: str, layer: int | None, *states: Tensor) -> None:
-        self.add(kind, layer, states, sys._getframe(1))
-
-    def add(self, kind: str, layer: int | None, states: Sequence[Tensor], frame: FrameType) -> None:
-        site = Site(kind, layer)
-        batch = next(state.shape[0] for state in states if state.dim() > 1)
-        self.states[site] = [_flat(state, batch).clone() for state in states]
-        self.sources[site] = f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """A site of one step in both runs, at `places`: `excess` is [parts, batch, time]."""
-
-    step: Step
-    site: Site
-    source: str
-    places: _Places
-    parts: list[Comparison]
-    excess: Tensor
-    missing: str | None
-
-
-def can_trace(subject: Any) -> bool:
-    """Whether `subject` reports its states."""
-    return callable(getattr(subject, "trace", None))
-
-
-def locate(subject: Subject, case: Case) -> Divergence | None:
-    """The first state of the cached path that differs, by step and then in the order of
-    `sites.KINDS`; None if none does, or if the subject has no `trace`."""
-    return next(filter(None, map(_first, _compared(subject, case))), None)
-
-
-def locate_precisely(factory: Factory, case: Case) -> Divergence | None:
-    """`locate`, in float64 where the factory offers it, since a small fault in a state hides
-    below the rounding of float32; in the case's own dtype where float64 shows nothing."""
-    for dtype in dict.fromkeys(("float64", case.dtype)):
-        if dtype in factory.dtypes or dtype == case.dtype:
-            case_in = replace(case, dtype=dtype)
-            divergence = locate(factory.subject(case_in), case_in)
-            if divergence is not None:
-                return divergence
-    return None
-
-
-def difference_map(subject: Subject, case: Case) -> list[SiteDifference]:
-    """The excess of every site at every position of every step, for a picture."""
-    cells = []
-    for compared in _compared(subject, case):
-        step, site = compared.step.index, str(compared.site)
-        excess = compared.excess.amax(dim=(0, 1)).tolist() if compared.excess.numel() else []
-        start = compared.places.start
-        cells += [
-            SiteDifference(step, site, start + offset, value) for offset, value in enumerate(excess)
-        ]
-        if compared.missing:
-            cells.append(SiteDifference(step, site, start + len(excess), torch.inf))
-    return cells
-
-
-_ORDINALS = (
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
+from kvfuzz.states import (
+    Compared,
+    can_trace,
+    compared_states,
+    difference_map,
+    divergence,
 )
+from kvfuzz.subject import Factory, Subject
+from kvfuzz.tensors import walk
+from kvfuzz.tracing.evidence import evidence_of, facts_of, state_of
+from kvfuzz.tracing.first import cells, diverging_step, first_inside, latent_cells
+from kvfuzz.tracing.inside import Inside, inside, inside_uncached
+
+NEAREST = "kvfuzz.nearest"
+"""The entry point group of what names the faults that a location is like:
+`nearest(location, case)`."""
 
 
-def ordinal(position: int) -> str:
-    """`first`, `second`, ... `tenth`, then `11th` for the token at `position` (from 0)."""
-    if position < len(_ORDINALS):
-        return _ORDINALS[position]
-    number = position + 1
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
-    return f"{number}{ending}"
+def locate(
+    subject: Any,
+    case: Case,
+    *,
+    strict: bool = False,
+    options: Options | None = None,
+    paths: Paths | None = None,
+) -> Location:
+    """Where `subject` (a subject, a factory of one, or a name) first goes wrong on `case`.
 
-
-_ADVICE = {
-    "position": "the position index of the {token} token",
-    "norm": "the normalisation before attention in {layer}, at the {token} token",
-    "kv": "the query, key and value projections of {layer} (and their rotation), at the {token} "
-    "token",
-    "cache": "what {layer} appends to its cache and reads back: the slot, the layer index, the "
-    "number of entries (at the {token} token)",
-    "attention": "the mask, the window and the order of keys in {layer}, at the {token} token",
-    "residual": "the residual connection around attention in {layer}, at the {token} token",
-    "mlp_norm": "the normalisation before the MLP in {layer}, at the {token} token",
-    "mlp": "the MLP of {layer}, at the {token} token",
-    "mlp_residual": "the residual connection around the MLP in {layer}, at the {token} token",
-    "final_norm": "the final normalisation, at the {token} token",
-    "logits": "the readout, at the {token} token",
-}
-
-
-def _compared(subject: Subject, case: Case) -> Iterator[_Compared]:
-    """Every site of every step of the cached run beside the same positions uncached."""
-    if not can_trace(subject):
-        return
-    whole = _whole(subject, case)
-    tolerances = _tolerances(subject, case, whole)
-    windows = getattr(subject, "windows", None)
-    for step, trace in _traced_steps(subject, case):
-        device = next(iter(trace.states.values()))[0].device
-        places = _places(step, layout(case), device)
-        for site in sorted(trace.states, key=lambda site: site.order):
-            in_cache = site.kind == "cache"
-            start = 0 if in_cache else len(step.before[0])
-            due = len(step.after[0]) - start
-            held = min(state.shape[1] for state in trace.states[site])
-            window = (
-                windows[site.layer] if in_cache and windows and site.layer is not None else None
-            )
-            if window is not None and min(window, due) <= held < due:
-                start, due = start + due - held, held  # what a window has passed may be gone
-            both = min(held, due)
-            at = places.between(start, start + both)
-            parts = [
-                compare(actual[:, :both], at.of(expected), tolerance.at(at.of), at.text)
-                for actual, expected, tolerance in zip(
-                    trace.states[site], whole.states[site], tolerances[site], strict=True
-                )
-            ]
-            excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
-            missing = f"holds {held} of the {due} positions due" if held < due else None
-            missing = f"holds {held} positions, {due} are due" if held > due else missing
-            yield _Compared(step, site, trace.sources[site], at, parts, excess, missing)
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Which `position` of which `sequence` each slot of each row holds [batch, slots]; `text` is
-    false for padding. Both are None where row i holds the positions `start`, `start` + 1, ... of
-    sequence i."""
-
-    start: int
-    sequence: Tensor | None = None
-    position: Tensor | None = None
-    text: Tensor | None = None
-    stop: int | None = None
-
-    def between(self, start: int, stop: int) -> _Places:
-        """Those of the slots `start` to `stop`."""
-        if self.sequence is None or self.position is None or self.text is None:
-            return _Places(start, stop=stop)
-        slots = slice(start, stop)
-        return _Places(start, self.sequence, self.position[:, slots], self.text[:, slots], stop)
-
-    def of(self, values: Tensor) -> Tensor:
-        """The `values` [sequences, time, ...] of these places, [batch, slots, ...]."""
-        if self.sequence is None or self.position is None:
-            return values[:, self.start : self.stop]
-        return values[self.sequence, self.position]
-
-    def position_of(self, row: int, offset: int) -> int:
-        """The position, in the row's own tokens, of the slot number `offset` of these."""
-        if self.position is None or offset >= self.position.shape[1]:
-            return self.start + offset
-        return int(self.position[row, offset])
-
-
-def _places(step: Step, found: Layout, device: torch.device) -> _Places:
-    if found.plain:
-        return _Places(0)
-    numbers = torch.tensor(numbers_of(step, found), device=device)[:, None]
-    counted = places_of(step)
-    position = torch.tensor([[place or 0 for place in row] for row in counted], device=device)
-    text = torch.tensor(text_mask(step.after), device=device)
-    return _Places(0, numbers, position, text)
-
-
-def _whole(subject: Subject, case: Case) -> Trace:
-    """The states of one uncached run over the sequences of `case`."""
-    whole = Trace()
-    with subject.trace(whole):  # type: ignore[attr-defined]
-        run_uncached(subject, layout(case).sequences)
-    return whole
-
-
-def _tolerances(subject: Subject, case: Case, whole: Trace) -> dict[Site, list[Tolerance]]:
-    """How far from each state of the uncached run another honest path may be."""
-    places = [(site, part) for site, states in whole.states.items() for part in range(len(states))]
-    states = [whole.states[site][part] for site, part in places]
-
-    def again() -> list[Tensor]:
-        trace = _whole(subject, case)
-        return [trace.states[site][part].double() for site, part in places]
-
-    dtype = compute_dtype(states[-1].dtype, subject)
-    found: dict[Site, list[Tolerance]] = {site: [] for site in whole.states}
-    try:
-        noises: Sequence[Tensor | None] = states_noise(subject, again, states, dtype)
-    except Unmeasurable:
-        noises = [None] * len(states)
-    for (site, _), state, noise in zip(places, states, noises, strict=True):
-        if noise is None:
-            width = getattr(subject, "width", None)
-            found[site].append(constant(state, width, state.dtype))
-        else:
-            found[site].append(measured(state, noise, coarsest(state.dtype, dtype)))
+    In float64 where the subject offers it, since a small fault in a state hides below the rounding
+    of float32; in the case's own dtype where float64 shows nothing. `paths` says which paths agree,
+    if that is known. A state that differs while the logits agree is `latent`; with `strict` it is
+    `first` as any other. `first` is None where no state differs that counts. Raises what the
+    uncached path of the subject raises, InvalidSubject and InvalidCase.
+    """
+    factory = as_factory(subject, options=options)
+    found = Location(None)
+    with seeded(case.seed):
+        for dtype in dict.fromkeys(("float64", case.dtype)):
+            if dtype in factory.dtypes or dtype == case.dtype:
+                case_in = replace(case, dtype=dtype)
+                found = _located(factory, case_in, paths, strict)
+                if found.first is not None or found.latent:
+                    break
     return found
 
 
-def _traced_steps(subject: Subject, case: Case) -> list[tuple[Step, Trace]]:
-    """One trace for each step that feeds; up to the step that raised, if one did."""
-    traces: list[tuple[Step, Trace]] = []
+def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | None, int]:
+    """The states that differ though the logits agree, and how many were compared; None if the
+    logits differ, or if no state can be seen."""
+    if can_trace(subject):
+        states = list(compared_states(subject, case))
+        if not states or _logits_differ(states):
+            return None, 0
+        return _latent(difference_map(states)), sum(one.excess.numel() for one in states)
+    if not _modules(subject):
+        return None, 0
+    found = inside(subject, case)
+    if diverging_step(found) is not None or not found.found:
+        return None, 0
+    return _latent(latent_cells(found)), len(found.found)
 
-    def begin(step: Step) -> None:
-        if step.feeds:
-            traces.append((step, Trace()))
 
-    def note(kind: str, layer: int | None, *states: Tensor) -> None:
-        traces[-1][1].add(kind, layer, states, sys._getframe(1))
-
-    with subject.trace(note), suppress(CachedPathRaised, Refused):  # type: ignore[attr-defined]
-        run_cached(subject, case, begin=begin)
-    return traces
+def locate_precisely(factory: Factory, case: Case) -> Divergence | None:
+    """The first state that differs, in float64 where the factory offers it."""
+    return locate(factory, case).first
 
 
-def _first(compared: _Compared) -> Divergence | None:
-    diverges = compared.excess > 1
-    if bool(diverges.any()):
-        offset = int(diverges.any(0).any(0).nonzero()[0])
-        part, row = divmod(int(compared.excess[:, :, offset].argmax()), compared.excess.shape[1])
-        comparison = compared.parts[part]
-        difference = float(comparison.difference[row, offset])
-        allowed = float(comparison.allowed[row, offset])
-    elif compared.missing:
-        offset, row, difference, allowed = compared.excess.shape[-1], 0, torch.inf, 0.0
+def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
+    subject = factory.subject(case)
+    plain = _plain_seconds(subject, case)
+    suspect, sentence = _suspect(paths or _paths(subject, case))
+    started = time.perf_counter()
+    if can_trace(subject):
+        found = _by_states(subject, case, strict)
+    elif _modules(subject):
+        found = _by_operations(subject, case, suspect, strict)
     else:
-        return None
-    return Divergence(
-        compared.step.index,
-        row,
-        compared.places.position_of(row, offset),
-        compared.site,
-        difference,
-        allowed,
-        compared.source,
-        compared.missing,
+        found = _by_logits(subject, case, factory.name)
+    cost = (time.perf_counter() - started) / plain if plain else None
+    notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
+    found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
+    return replace(found, nearest=_nearest(found, case)) if found.first else found
+
+
+def _with_first(found: Location) -> tuple[SiteDifference, ...]:
+    """The map with the first divergence on it, also where its state is not about one position."""
+    first = found.first
+    if first is None or not found.cells:
+        return found.cells
+    place = first.step, str(first.site), first.position
+    if any((cell.step, cell.site, cell.position) == place for cell in found.cells):
+        return found.cells
+    return (*found.cells, SiteDifference(*place, first.excess))
+
+
+def _plain_seconds(subject: Subject, case: Case) -> float:
+    """What the two plain runs of `case` take."""
+    started = time.perf_counter()
+    with suppress(CachedPathRaised, Refused):
+        run_uncached(subject, layout(case).sequences)
+        run_cached(subject, case)
+    return time.perf_counter() - started
+
+
+def _paths(subject: Subject, case: Case) -> Paths | None:
+    try:
+        return which_agree(subject, case)
+    except KvfuzzError:
+        raise
+    except Exception:
+        return None  # what a path raises is told by the verdict
+
+
+def _suspect(paths: Paths | None) -> tuple[Suspect, str | None]:
+    """The side to suspect: the one that disagrees with the largest group of paths."""
+    if paths is None or len(paths.groups) < 2:
+        return "unknown", None
+    first, second = paths.groups[:2]
+    if len(first) == len(second):
+        return "unknown", (
+            "the cached paths agree with each other, and so do the uncached ones: either side may "
+            "be the wrong one"
+            if set(first) in ({*CACHED}, {PREFIXES, ONE_RUN})
+            else None
+        )
+    if STEPS not in first:
+        return "cached", None
+    if {PREFIXES, ONE_RUN} <= set(first):
+        return "cached", None
+    return "uncached", "the uncached path is the odd one out: it is located against the cached one"
+
+
+def _modules(subject: Any) -> bool:
+    """Whether `subject` has torch modules whose inside can be seen."""
+    roots = [subject, getattr(subject, "model", None)]
+    return any(isinstance(thing, nn.Module) for thing in walk(roots, modules=False))
+
+
+def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
+    """By the states that the subject reports."""
+    states = list(compared_states(subject, case))
+    diverging = [(one, found) for one in states if (found := divergence(one)) is not None]
+    map_ = tuple(difference_map(states))
+    if not diverging:
+        return Location(None, cells=map_)
+    compared, first = diverging[0]
+    latent = () if _logits_differ(states) else _latent(map_)
+    if latent and not strict:
+        return Location(None, latent=latent, cells=map_)
+    operation = _operation_before(case, first.step)
+    facts = Facts(
+        operation=operation,
+        earlier=compared.site.kind == "cache" and first.position < len(compared.step.before[0]),
+        window=_window(subject, first.site),
+    )
+    cause, seen = cause_of(first.site, first.position, _state(compared, states, first), facts)
+    return Location(
+        first,
+        cause,
+        advice(cause, first.site, first.row, first.position, seen, operation),
+        _evidence(states, compared.step),
+        latent=latent,
+        cells=map_,
     )
 
 
-def _flat(state: Tensor, batch: int) -> Tensor:
-    """[time], [batch, time], [batch, time, features] or [batch, heads, time, head_dim] as [batch,
-    time, features]. Indices become float64, which holds them exactly."""
-    if state.dim() == 1:
-        return state.double()[None, :, None].expand(batch, -1, 1)
-    if state.dim() == 2:
-        return state.double()[..., None]
-    if state.dim() == 4:
-        return state.transpose(1, 2).flatten(2)
-    return state
+def _logits_differ(states: Iterable[Compared]) -> bool:
+    return any(divergence(one) is not None for one in states if one.site.kind == "logits")
 
 
-def _layer(site: Site) -> str:
-    return "" if site.layer is None else f"layer {site.layer + 1}"
+def _state(compared: Compared, states: Iterable[Compared], first: Divergence) -> State:
+    """The part of the first site that differs, beside what is right."""
+    part = int(compared.excess.amax((1, 2)).argmax()) if compared.excess.numel() else 0
+    places = compared.places
+    if places.sequence is not None or not compared.excess.numel():
+        return State()
+    count = compared.excess.shape[-1]
+    others = {
+        one.site.layer: one.right[part]
+        for one in states
+        if one.site.kind == first.site.kind
+        and one.site.layer not in (None, first.site.layer)
+        and part < len(one.right)
+    }
+    return State(
+        compared.found[part][:, :count],
+        compared.right[part],
+        tuple(range(places.start, places.start + count)),
+        {number: right for number, right in others.items() if number is not None},
+    )
 
 
-def _short(filename: str) -> str:
-    """`filename` from its package's folder on, or as it is."""
-    path = Path(filename)
-    root = path.parent
-    while (root / "__init__.py").exists():
-        root = root.parent
-    return str(path.relative_to(root)) if root != path.parent else path.name
+def _evidence(states: Iterable[Compared], step: Step) -> tuple[str, ...]:
+    """What differs and what agrees in the first step that diverges."""
+    before = len(step.before[0])
+    seen: dict[str, list[bool]] = {}
+    for one in states:
+        if one.step.index != step.index or not one.excess.numel():
+            continue
+        differs = (one.excess > 1).any(0).any(0)
+        if one.site.kind == "position":
+            seen.setdefault("positions", []).append(bool(differs.any()))
+        elif one.site.kind == "kv":
+            seen.setdefault("keys and values of the new tokens", []).append(bool(differs.any()))
+        elif one.site.kind == "cache":
+            old = differs[: max(0, before - one.places.start)]
+            seen.setdefault("keys and values of earlier positions", []).append(bool(old.any()))
+    return tuple(f"{name} {'differ' if any(v) else 'agree'}" for name, v in seen.items())
+
+
+def _operation_before(case: Case, step: int) -> str | None:
+    """The kind of the last step up to `step` that fed nothing."""
+    kinds = [one.kind for one in case.steps() if one.index <= step and not one.feeds]
+    kinds = [kind for kind in kinds if kind not in ("switch", "new")]
+    return kinds[-1] if kinds else None
+
+
+def _window(subject: Any, site: Site) -> int | None:
+    windows = getattr(subject, "windows", None)
+    if not windows or site.layer is None or site.layer >= len(windows):
+        return None
+    found: int | None = windows[site.layer]
+    return found
+
+
+def _latent(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
+    """The sites that differ though the logits agree."""
+    largest: dict[tuple[int, str], float] = {}
+    for cell in map_:
+        if cell.excess > 1:
+            place = cell.step, cell.site
+            largest[place] = max(largest.get(place, 0.0), cell.excess)
+    sites = {Site.parse(name).kind for _, name in largest}
+    reason = _harmless(sites)
+    return tuple(Latent(step, site, excess, reason) for (step, site), excess in largest.items())
+
+
+def _harmless(kinds: set[str]) -> str:
+    if kinds == {"cache"}:
+        return (
+            "the cache holds something else, and attention gives the same: its entries may be in "
+            "another order, the same for keys and values"
+        )
+    if kinds <= {"kv", "cache"}:
+        return (
+            "queries, keys and values differ, and attention gives the same: one may undo the other"
+        )
+    return "a later state agrees again: another difference may undo this one"
+
+
+def _by_operations(subject: Subject, case: Case, suspect: Suspect, strict: bool) -> Location:
+    """By every operation of the torch modules."""
+    run: Callable[..., Inside] = inside_uncached if suspect == "uncached" else inside
+    found = run(subject, case)
+    step = diverging_step(found)
+    map_ = tuple(cells(found))
+    notes = _seen(found)
+    latent = _latent(latent_cells(found)) if step is None else ()
+    if step is None and not (latent and strict):
+        return Location(None, latent=latent, cells=map_, notes=notes)
+    what = first_inside(found, latent[0].step if step is None else step)
+    if what is None:
+        return Location(None, cells=map_, notes=(*notes, "no state inside could be compared"))
+    first, compared, blamed = what
+    operation = _operation_before(case, first.step)
+    facts = facts_of(found, compared, blamed, operation, _window(subject, first.site))
+    cause, seen = cause_of(first.site, first.position, state_of(found, compared), facts)
+    return Location(
+        first,
+        cause,
+        advice(cause, first.site, first.row, first.position, seen, operation),
+        evidence_of(found, first.step),
+        latent=latent,
+        cells=map_,
+        notes=notes,
+    )
+
+
+def _seen(found: Inside) -> tuple[str, ...]:
+    if found.recording.whole:
+        return ()
+    return ("the states are too large to keep: modules were compared, and not each operation",)
+
+
+def _by_logits(subject: Subject, case: Case, name: str) -> Location:
+    """By what a subject shows that has neither: the logits."""
+    verdict = check_against(reference(subject, case, name), subject, case, name)
+    notes = ("the inside of this subject cannot be seen: it has no torch modules and no `trace`",)
+    if verdict.first is None:
+        return Location(None, notes=notes)
+    one = verdict.first
+    first = Divergence(
+        one.step,
+        one.row,
+        one.position,
+        Site("logits"),
+        one.difference,
+        one.allowed,
+        channel=one.token,
+    )
+    text = (
+        f"what the {one.kind} in step {one.step + 1} reads from the cache (only the logits of this "
+        "subject can be seen)"
+    )
+    return Location(first, None, text, notes=notes)
+
+
+def _nearest(location: Location, case: Case) -> tuple[Near, ...]:
+    """The faults that installed packages find most alike; none where a package cannot tell."""
+    found: list[Near] = []
+    for entry in entry_points(group=NEAREST):
+        with suppress(Exception):
+            found += entry.load()(location, case)
+    return tuple(sorted(found, key=lambda near: -near.similarity))

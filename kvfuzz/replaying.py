@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.case import Case
 from kvfuzz.counterexample import Counterexample, read
-from kvfuzz.errors import KvfuzzError, UsageError
+from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
 from kvfuzz.explaining import Explanation, explain
 from kvfuzz.laws import judged
 from kvfuzz.loading import Options, load
+from kvfuzz.locating import locate
+from kvfuzz.location import Location
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 
@@ -30,13 +33,13 @@ class Replayed:
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        located = self.explanation.located if self.explanation else None
+        location = self.explanation.location if self.explanation else None
         return {
             "path": str(self.path),
             "subject": self.subject,
             "verdict": self.verdict.status if self.verdict else None,
             "excess": self.verdict.excess if self.verdict else None,
-            "located": located.to_json() if located else None,
+            "located": location.summary() if location else None,
             "error": self.error,
         }
 
@@ -79,6 +82,55 @@ def replay(
         return Replayed(path, found, name, error=f"{path}: {error}")
 
 
+def locate_file(
+    path: Path,
+    *,
+    subject: str | None = None,
+    device: str | None = None,
+    strict: bool = False,
+    announce: Callable[[Counterexample, str], None] | None = None,
+) -> tuple[str, Case, Location]:
+    """Where the counterexample at `path` goes wrong (`kvfuzz.locate`), on the subject it names or
+    on `subject`; with the subject's name and the case that was run. Raises KvfuzzError for what
+    cannot be run."""
+    found = read(path)
+    name = subject or found.subject
+    if announce is not None:
+        announce(found, name)
+    try:
+        location = _in_float64(found, name, device, strict)
+        if location is not None and location.located:
+            return name, found.case, location
+        factory, case = _factory_of(found, name, device)
+        return name, case, _noted(locate(factory, case, strict=strict), found)
+    except KvfuzzError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _noted(location: Location, found: Counterexample) -> Location:
+    """`location`, with a note where the counterexample is about another law than agreement."""
+    law = found.verdict.get("law", "agreement")
+    if location.first is not None or law == "agreement":
+        return location
+    note = (
+        f"it breaks the law {law}, which compares other runs than the cached and the uncached one: "
+        "see `kvfuzz replay`"
+    )
+    return replace(location, notes=(*location.notes, note))
+
+
+def _in_float64(
+    found: Counterexample, name: str, device: str | None, strict: bool
+) -> Location | None:
+    """Where it goes wrong in the float64 lane; None for a subject that has none."""
+    case = replace(found.case, dtype="float64")
+    with suppress(UsageError, InvalidSubject):
+        factory, case = _factory_of(replace(found, case=case), name, device)
+        if "float64" in factory.dtypes:
+            return locate(factory, case, strict=strict)
+    return None
+
+
 def exit_code(replayed: Sequence[Replayed]) -> int:
     """2 if a file could not be run, else 1 if one diverges, else 3 if none could be compared."""
     if any(item.error for item in replayed):
@@ -90,13 +142,16 @@ def exit_code(replayed: Sequence[Replayed]) -> int:
 
 
 def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Replayed:
-    case = found.case
-    where = device or str(found.environment.get("device", "cpu"))
-    factory, case = _fitted(name, where, case, another=name != found.subject)
+    factory, case = _factory_of(found, name, device)
     law = found.verdict.get("law", "agreement")
     verdict = judged(str(law), factory.subject(case), case, factory.name)
     explanation = explain(factory, case, verdict) if verdict.diverged else None
     return Replayed(path, found, name, verdict, explanation)
+
+
+def _factory_of(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:
+    where = device or str(found.environment.get("device", "cpu"))
+    return _fitted(name, where, found.case, another=name != found.subject)
 
 
 def _fitted(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:

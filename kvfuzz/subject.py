@@ -7,6 +7,7 @@ configuration, so that weights and settings vary from case to case.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -197,10 +198,11 @@ def _check_cache(subject: Any, name: str) -> None:
         return
     if said is None:
         raise InvalidSubject(f"{name}.cache_bound needs a cache_dtype beside it")
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < 1:
+    counts = isinstance(bound, int | float) and not isinstance(bound, bool)
+    if not counts or not (0 < bound < 1 or bound == math.inf):
         raise InvalidSubject(
-            f"{name}.cache_bound should be a share of the largest logit between 0 and 1, "
-            f"got {bound!r}"
+            f"{name}.cache_bound should be a share of the largest logit between 0 and 1, or inf "
+            f"where there is no bound, got {bound!r}"
         )
 
 

@@ -19,6 +19,7 @@ docs/tolerance.md has the measurements behind both.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -161,9 +162,11 @@ def compute_dtype(logits: torch.dtype, subject: object) -> torch.dtype:
 
 def _of_scale(uncached: Tensor, bound: float, dtype: torch.dtype, basis: Basis) -> Tolerance:
     shares, scale = _shares(uncached)
-    # What a subject declares, it answers for.
-    weak = (bound > WEAK) & (scale > 0) & torch.tensor(basis != "declared", device=scale.device)
-    return Tolerance((bound * scale)[..., None] * shares, weak, dtype, basis)
+    # What a subject declares, it answers for; unless it declares that there is no bound.
+    says_nothing = bound > WEAK if basis != "declared" else math.isinf(bound)
+    weak = (scale > 0) & torch.tensor(says_nothing, device=scale.device)
+    allowed = torch.where(scale > 0, bound * scale, 0.0)
+    return Tolerance(allowed[..., None] * shares, weak, dtype, basis)
 
 
 def _shares(uncached: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from kvfuzz.injection import Faulty
 from kvfuzz.laws import check_law
 from kvfuzz.subject import Subject
 from kvfuzz.verdict import Verdict
-from mutants.mutant import VACUITY
+from mutants.mutant import LATENT, VACUITY
 
 
 def verdict_of(law: str, faulty: Faulty, case: Case, expected: Reference | None = None) -> Verdict:
@@ -26,6 +26,8 @@ def verdict_of(law: str, faulty: Faulty, case: Case, expected: Reference | None 
     else:
         found = check_against(expected, faulty, case)
     if law == "agreement" or found.diverged:
+        return found
+    if law == LATENT and found.status != "agreed":
         return found
     return _vacuity(faulty, case) if law == VACUITY else check_law(law, faulty, case)
 

@@ -20,6 +20,10 @@ CACHED = f"{ZOO}.cached"
 _NONE = object()
 VACUITY = "vacuity"
 """What tells a fault by which both paths agree, since neither looks at what is cached."""
+LATENT = "latent"
+"""What tells a fault that the logits do not show: a state of the cached path differs."""
+LOCATED = ("agreement", LATENT)
+"""What tells a fault that has a site: the first state that differs."""
 STATES = ("killed", "survived", "unreached", "loud", "timed_out", "equivalent", "invalid")
 
 
@@ -36,8 +40,8 @@ class Mutant:
     size; at the largest of them in a dtype for which nothing is promised.
 
     `needs` are the settings with which the fault makes sense, by field; `fitted` cases have one of
-    them. `law` is what sees it (`kvfuzz.laws`, or VACUITY): besides agreement a case is judged by
-    that. With `both` the targets are replaced in the uncached path too.
+    them. `law` is what sees it (`kvfuzz.laws`, VACUITY or LATENT): besides agreement a case is
+    judged by that. With `both` the targets are replaced in the uncached path too.
     """
 
     operator: str
@@ -154,7 +158,7 @@ def mutant(
         description = inspect.getdoc(fault)
         if not description:
             raise ValueError(f"the mutant {fault.__name__} needs a docstring that tells the fault")
-        told = law == "agreement" and not placebo and equivalent is None
+        told = law in LOCATED and not placebo and equivalent is None
         if (told and site is None) or (not placebo and equivalent is None and witness is None):
             raise ValueError(f"the mutant {fault.__name__} needs a site and a witness")
         if law not in (*LAWS, VACUITY):

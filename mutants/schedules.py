@@ -15,6 +15,8 @@ from mutants.result import Result, Score
 
 SETTINGS = ("cache", "mix")
 PATHS = ("one-shot prefill", "incremental")
+"""A call of several tokens on an empty cache; and a cache that is called more than once. A case may
+have both."""
 
 Trait = tuple[str, str]
 """What a case has, or a kill: a group and a name in it, as in `element`, `crop`."""
@@ -78,9 +80,17 @@ def _kills(score: Score, result: Result) -> Iterator[set[Trait]]:
 def _traits_of(case: Case) -> set[Trait]:
     return {
         *(("element", word) for word in elements(case)),
-        ("path", PATHS[sum(step.feeds for step in case.steps()) > 1]),
+        *(("path", word) for word in _paths(case)),
         *((name, str(case.config[name])) for name in SETTINGS if name in case.config),
     }
+
+
+def _paths(case: Case) -> Iterator[str]:
+    steps = [step for step in case.steps() if step.feeds]
+    if any(step.kind == "prefill" and step.size > 1 for step in steps):
+        yield PATHS[0]
+    if len(steps) > 1:
+        yield PATHS[1]
 
 
 def _all_traits() -> list[Trait]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
 
 from hypothesis.errors import Flaky
 
@@ -13,14 +12,15 @@ from kvfuzz.counterexample import counterexample
 from kvfuzz.driving import drive, simplest
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.injection import Faulty
-from kvfuzz.locating import difference_map, locate_precisely
+from kvfuzz.locating import locate
+from kvfuzz.location import Location
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 from mutants.bench import Bench, met_by
 from mutants.judging import verdict_of
 from mutants.limits import OutOfTime, time_limit
-from mutants.mutant import Mutant
+from mutants.mutant import LOCATED, Mutant
 from mutants.result import Result
 from mutants.subjects import mutated
 
@@ -131,15 +131,14 @@ def _verdict(factory: Factory, mutant: Mutant, case: Case) -> Verdict:
 
 def _told(bench: Bench, factory: Factory, mutant: Mutant, case: Case, result: Result) -> Result:
     """`result` with `case` as its witness: judged, and located and mapped if the paths differ."""
-    subject = factory.subject(case)
     verdict = _verdict(factory, mutant, case)
-    agreement = verdict.law == "agreement"
-    located = locate_precisely(factory, case) if agreement else None
-    seen: dict[str, Any] | None = located.to_json() if located else None
+    location = locate(factory, case) if verdict.law in LOCATED else Location(None)
+    first = location.first.site if location.first else None
+    site = location.latent[0].site if location.latent else first
     device = bench.campaign.plan.options.device
     return replace(
         result,
-        site=str(located.site) if located else None,
-        witness=counterexample(factory.name, case, verdict, seen, device).to_json(),
-        map=tuple(asdict(cell) for cell in difference_map(subject, case)) if agreement else (),
+        site=str(site) if site else None,
+        witness=counterexample(factory.name, case, verdict, location.summary(), device).to_json(),
+        map=tuple(asdict(cell) for cell in location.cells),
     )

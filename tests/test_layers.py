@@ -16,6 +16,8 @@ ROWS = [
         "near",
         "files",
         "sites",
+        "location",
+        "causes",
         "schedule",
         "case",
         "layout",
@@ -27,7 +29,7 @@ ROWS = [
         "calibration",
     ],
     ["subject", "twin"],
-    ["run", "compare", "injection", "noise", "evidence"],
+    ["run", "compare", "injection", "noise", "evidence", "states", "tracing"],
     [
         "loading",
         "agreement",

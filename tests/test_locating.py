@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfuzz.case import Case
+from kvfuzz.causes import advice_for, ordinal
 from kvfuzz.injection import Faulty
 from kvfuzz.loading import load
-from kvfuzz.locating import difference_map, locate, locate_precisely, ordinal
+from kvfuzz.locating import locate_precisely
 from kvfuzz.sites import KINDS, Site
+from kvfuzz.states import compared_states, difference_map, first_state
 from kvfuzz.strategies import cases, space_of
 from kvfuzz.zoo.decoder import Decoder
 from tests.subjects import models
@@ -45,10 +47,10 @@ def bumped(real):
 def test_a_fault_in_a_stage_is_found_at_its_site(stage, site):
     """Each stage of the cached path has a site of its own, with its row and its line."""
     subject = Faulty(Decoder(dtype="float64"), [f"kvfuzz.zoo.cached:{stage}"], bumped)
-    found = locate(subject, CASE)
+    found = first_state(subject, CASE)
     assert str(found.site) == site
     assert (found.step, found.row, found.position) == (0, 1, 1)
-    assert found.source.startswith("kvfuzz/zoo/cached.py:")
+    assert found.source.file == "kvfuzz/zoo/cached.py"
 
 
 def test_an_earlier_step_comes_before_an_earlier_site():
@@ -57,11 +59,13 @@ def test_an_earlier_step_comes_before_an_earlier_site():
     def late(real):
         return lambda config, cache, tokens: real(config, cache, tokens) + (cache.length >= 2)
 
-    found = locate(
+    found = first_state(
         Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:position_index"], late), CASE
     )
     assert (found.step, found.position, str(found.site)) == (1, 2, "position")
-    assert found.look_first_at == "the position index of the third token"
+    assert advice_for(found.site, found.row, found.position) == (
+        "the position index of the third token"
+    )
 
 
 def test_missing_entries_of_a_cache_are_named():
@@ -70,7 +74,7 @@ def test_missing_entries_of_a_cache_are_named():
     def drops(real):
         return lambda cache, layer, k, v: real(cache, layer, k[:, :, :-1], v[:, :, :-1])
 
-    found = locate(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:store"], drops), CASE)
+    found = first_state(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:store"], drops), CASE)
     assert str(found.site) == "0.cache"
     assert found.missing == "holds 1 of the 2 positions due"
 
@@ -81,12 +85,12 @@ def test_a_clean_decoder_differs_nowhere(data):
     """No site is named where there is no fault, in float32 as in float64."""
     factory = load("zoo")
     case = data.draw(cases(space_of(factory)))
-    assert locate(factory.subject(case), case) is None
+    assert first_state(factory.subject(case), case) is None
 
 
 def test_a_subject_without_a_trace_has_no_sites():
     """Nothing is guessed about an opaque subject."""
-    assert locate(models.ForgetsOnDecode(), replace(CASE, dtype="float32")) is None
+    assert first_state(models.ForgetsOnDecode(), replace(CASE, dtype="float32")) is None
 
 
 def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
@@ -105,13 +109,13 @@ def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
         clean.choices,
     )
     case = replace(CASE, dtype="float32")
-    assert locate(factory.subject(case), case) is None
+    assert first_state(factory.subject(case), case) is None
     assert str(locate_precisely(factory, case).site) == "position"
 
 
 def test_the_map_has_a_cell_for_every_site_and_position():
     """The new positions of each step at each site; at the cache, all positions so far."""
-    cells = difference_map(Decoder(dtype="float64"), CASE)
+    cells = difference_map(compared_states(Decoder(dtype="float64"), CASE))
     one_position = 1 + 2 * 7 + 2  # position; 7 sites in each of 2 layers; final_norm, logits
     assert len(cells) == 4 * one_position + 2 * (2 + 3 + 4)
     assert max(cell.excess for cell in cells) <= 1
@@ -127,7 +131,7 @@ def test_the_states_of_a_step_that_raises_are_compared_up_to_there():
         return (lambda *a: norm(*a) * 2), dead
 
     targets = ["kvfuzz.zoo.cached:final_norm", "kvfuzz.zoo.cached:readout"]
-    found = locate(Faulty(Decoder(dtype="float64"), targets, wrong_then_dead), CASE)
+    found = first_state(Faulty(Decoder(dtype="float64"), targets, wrong_then_dead), CASE)
     assert str(found.site) == "final_norm"
 
 

@@ -34,8 +34,12 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "  difference # is # x the allowed # (float32, from the noise of the uncached path)",
         "  impact: the likeliest token changes at # of # positions, KL divergence up to # nats, "
         "relative L2 #",
-        "  first divergence: position record of row 0, step 3, position 2 (kvfuzz/zoo/cached.py:#)",
-        "  look first at: the position index of the third token",
+        "  first divergence: position record of row 0, step 3, position 2, by # where # is allowed",
+        '    kvfuzz/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 else '
+        "index[..., None])",
+        "  look first at: the position index of the third token (it is 1, and should be 2)",
+        "  evidence: positions differ; keys and values of the new tokens differ; keys and values "
+        "of earlier positions agree",
         "  paths: cached in one call agrees with uncached: suspect what the later steps do",
         "  case: seed 0, schedule [1, 1, 1], float32",
         "  model: positions learned, norm layernorm, layers 2, heads 2, kv_heads 2, head_dim 2, "
@@ -119,5 +123,5 @@ def test_the_answer_to_the_source_texts_question():
     assert isinstance(factory, Factory)
     hunt = fuzz(factory, seed=0)
     assert hunt.failure.verdict.first.position == 2
-    assert str(hunt.explanation.located.site) == "position"
-    assert hunt.explanation.located.look_first_at == "the position index of the third token"
+    assert str(hunt.explanation.location.first.site) == "position"
+    assert hunt.explanation.location.advice.startswith("the position index of the third token")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from kvfuzz.calibration import DEPENDS_ON, Calibration
 from kvfuzz.case import Case
+from kvfuzz.causes import ordinal
 from kvfuzz.explaining import Explanation
 from kvfuzz.hunt import EXERCISES, Hunt
-from kvfuzz.locating import Divergence, ordinal
+from kvfuzz.location import Divergence, Location
 from kvfuzz.replaying import Replayed
 from kvfuzz.schedule import schedule_text
+from kvfuzz.sites import Site
 from kvfuzz.verdict import Impact, Verdict
 
 BASES = {
@@ -39,10 +41,8 @@ def divergence_text(
             "uncached run for each prefix"
         )
     explanation = explanation or Explanation()
-    if explanation.located is not None:
-        located = explanation.located
-        lines.append(f"  first divergence: {_place(case, located)} ({located.source})")
-        lines.append(f"  look first at: {located.look_first_at}")
+    if explanation.location is not None and explanation.location.first is not None:
+        lines += _location_lines(case, explanation.location, explanation.location.first)
     if explanation.paths:
         lines.append(f"  paths: {explanation.paths.sentence}")
     lines += [f"  note: {note}" for note in explanation.notes]
@@ -61,7 +61,9 @@ def hunt_text(hunt: Hunt) -> str:
     """The outcome of a hunt, in full if it diverged."""
     if hunt.failure is not None:
         case, verdict = hunt.failure.case, hunt.failure.verdict
-        text = divergence_text(case, verdict, hunt.explanation, _replay_command(hunt))
+        text = divergence_text(
+            case, verdict, hunt.explanation, replay_command(hunt.path, hunt.subject)
+        )
         return f"{text}\n{_counts(hunt)}"
     if hunt.verdict == "inconclusive":
         reasons = "; ".join(hunt.reasons) or "no case called its cache twice"
@@ -81,11 +83,12 @@ def impact_text(impact: Impact) -> str:
     return text
 
 
-def _replay_command(hunt: Hunt) -> str | None:
-    if hunt.path is None:
+def replay_command(path: Path | None, subject: str) -> str | None:
+    """How to run the counterexample at `path` again; None if it was not written."""
+    if path is None:
         return None
-    named = "" if not hunt.subject.startswith("<") else " --subject package.module:attribute"
-    return f"kvfuzz replay {shlex.quote(str(hunt.path))}{named}"
+    named = "" if not subject.startswith("<") else " --subject package.module:attribute"
+    return f"kvfuzz replay {shlex.quote(str(path))}{named}"
 
 
 def _counts(hunt: Hunt) -> str:
@@ -170,6 +173,64 @@ def _error_lines(case: Case, verdict: Verdict) -> list[str]:
         f"DIVERGED at step {step.index + 1} of {len(case.schedule)} ({step.kind}){columns}",
         f"  {verdict.error}; the uncached path did not raise",
     ]
+
+
+def _location_lines(case: Case, location: Location, first: Divergence) -> list[str]:
+    """The first state that differs, its line, and what is said about it."""
+    lines = [f"  first divergence: {_place(case, first)}{_sides(first)}"]
+    if first.source is not None:
+        lines.append(f"    {first.source}: {first.source.text}")
+    if first.source is not None and first.module:
+        called = f", called from {first.caller}" if first.caller else ""
+        lines.append(f"    in {first.source.function} of {first.module}{called}")
+    if first.partner is not None:
+        lines.append(f"    compared with {first.partner}: {first.partner.text}")
+    lines.append(f"  look first at: {location.advice}")
+    if location.evidence:
+        lines.append(f"  evidence: {'; '.join(location.evidence)}")
+    lines += [
+        f"  looks like: {near.description} ({near.id}, {near.similarity:.0%} alike)"
+        for near in location.nearest[:1]
+    ]
+    lines += [f"  note: {note}" for note in location.notes]
+    return lines
+
+
+def _sides(first: Divergence) -> str:
+    if first.missing:
+        return ""
+    return f", by {first.difference:.3g} where {first.allowed:.2g} is allowed"
+
+
+def location_text(location: Location, case: Case, path: Path) -> str:
+    """Where a counterexample goes wrong, or which states differ though its logits agree."""
+    if location.first is not None:
+        lines = [f"LOCATED {path}", *_location_lines(case, location, location.first)]
+        if location.suspect != "unknown":
+            lines.append(f"  suspect: the {location.suspect} path")
+    elif location.latent:
+        lines = [f"LATENT {path}: the logits agree, and states inside do not"]
+        lines += _latent_lines(location)
+    else:
+        lines = [f"AGREED {path}: no state differs"]
+        lines += [f"  note: {note}" for note in location.notes]
+    if location.cost is not None:
+        lines.append(f"  cost: {location.cost:.1f} times the two plain runs")
+    return "\n".join(lines)
+
+
+def _latent_lines(location: Location) -> list[str]:
+    shown = [
+        f"  {Site.parse(one.site).prose}, step {one.step + 1}: {_times(one.excess)} the allowed"
+        for one in location.latent[:_MOST_LATENT]
+    ]
+    more = len(location.latent) - len(shown)
+    if more:
+        shown.append(f"  and {more} more")
+    return [*shown, f"  it may be harmless: {location.latent[0].reason}"]
+
+
+_MOST_LATENT = 6
 
 
 def _place(case: Case, located: Divergence) -> str:

@@ -12,10 +12,29 @@ from mutants.registry import library
 HEAD = """# The mutants
 
 Each is one fault in the cached path of the registered decoder, or in both paths where a law other
-than their agreement is what tells it: that is then named in place of the site. `kvfuzz mutants ID`
-shows its source and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0. A fault
-with a size is injected at the smallest that the checker promises to catch
+than their agreement is what tells it: that is then named in place of the site. `kvfuzz mutants
+ID` shows its source and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0. A
+fault with a size is injected at the smallest that the checker promises to catch
 ([tolerance](tolerance.md)).
+
+The faults of `offsetting` come in pairs that undo each other: the logits agree, the states
+between do not, and only the check for latent differences kills them.
+
+A located divergence is told what it looks like. Its pattern is a set of words for each of a few
+features: what was done to the caches before, arguments and padding, a window that is full, the
+mixing, the storage and the positions where these are not the plain ones, the first site and its
+layer, the step, which tokens differ, whether entries are missing or too many, the size of the
+difference, the rows. The similarity to a fault's witness is the weighted mean of the shares of
+words in common (`mutants/pattern.py` has the weights); the closest three above 0.73 are named.
+With the fault itself and its near-twins (the same targets and lines but for literals, dtypes,
+signs and comparisons) left out, the nearest has the right operator for 135 of 152 witnesses (88.8
+%), and for 132 (86.8 %) and 130 (85.5 %) of the cases found and shrunk under seeds 0 and 7, of
+which the weights were chosen by the witnesses and seed 0. Every operator has another fault left,
+so the share of those that can be named at all is the same. With all faults of the operator that
+replace the same functions left out it is 91 of 132. It reads the registered decoder's settings:
+without them 107, 104 and 101 of 152 are right. And it says what a divergence looks like, not what
+it is: with the whole operator left out something is still named in 126 to 130 of 152. `python
+benchmarks/nearest.py --seed 0 --seed 7 -n 2` measures all but the figure without settings.
 """
 
 

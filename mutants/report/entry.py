@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case import Case, Step
+from kvfuzz.case import Case
+from kvfuzz.causes import ordinal
 from kvfuzz.families import FAMILIES, family
-from kvfuzz.locating import ordinal
+from kvfuzz.report.map import DifferenceTable, difference_table
 from kvfuzz.schedule import entry_text
 from kvfuzz.sites import Site
 from mutants.mutant import Mutant
-from mutants.report.heatmap import DifferenceTable, difference_table
 from mutants.report.listing import Listing, fault_listing, real_listings
 from mutants.result import Result, Score
 
@@ -57,6 +55,17 @@ class Witness:
             f"step {first['step'] + 1} of {len(self.case.schedule)} ({first['kind']}), row "
             f"{first['row']}, position {first['position']} (the {ordinal(first['position'])} token)"
         )
+
+    @property
+    def look_first_at(self) -> str:
+        """What to inspect first; nothing where the witness was not located."""
+        return str((self.located or {}).get("look_first_at") or "")
+
+    @property
+    def source(self) -> str:
+        """The line that reported the first state that differs, `file:line`."""
+        located = self.located or {}
+        return str(located.get("source") or f"{located.get('file')}:{located.get('line')}")
 
 
 @dataclass(frozen=True)
@@ -103,36 +112,9 @@ def entry(score: Score, result: Result, known: Mutant | None, path: Path | None)
     )
 
 
-def by_step(case: Case) -> list[list[tuple[int, ...]]]:
-    """The tokens of each row of `case`, cut into the steps that feed."""
-    fed = [step for step in case.steps() if step.feeds]
-    return [[row[step.start : step.stop] for step in fed] for row in case.tokens]
-
-
-def steps_in_words(case: Case) -> str:
-    """The steps of `case`, equal neighbours as one: `prefill 3, 4 x decode 1`."""
-    words = []
-    for text, run in groupby(map(_in_words, case.steps())):
-        count = len(list(run))
-        words.append(f"{f'{count} x ' if count > 1 else ''}{text}")
-    return ", ".join(words)
-
-
-def _in_words(step: Step) -> str:
-    return f"{step.kind} {step.size}" if step.operation is None else entry_text(step.operation)
-
-
 def prose(site: str | None) -> str | None:
     """A site as JSON holds it, for a person."""
     return Site.parse(site).prose if site else None
-
-
-def settings(case: Case) -> str:
-    """What the model of `case` was built with, in one line."""
-    return ", ".join(
-        f"{name} {value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in case.config.items()
-    )
 
 
 def _families(cases: Sequence[Case], result: Result) -> tuple[Family, ...]:

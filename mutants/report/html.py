@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from kvfuzz.families import family
-from kvfuzz.schedule import schedule_text
+from kvfuzz.report.html import environment
 from mutants.mutant import STATES
 from mutants.registry import library
-from mutants.report.entry import Entry, by_step, entry, settings, steps_in_words
-from mutants.report.heatmap import LEVELS, short, times
+from mutants.report.entry import Entry, entry
 from mutants.result import (
     DECIDED,
     NOT_KILLED,
@@ -50,23 +44,10 @@ class Group:
 def page(score: Score, written: dict[str, Path]) -> str:
     """The report on `score` as one HTML document; `written` are the files of its witnesses, by
     mutant. The same score gives the same page."""
-    environment = Environment(
-        loader=PackageLoader("mutants.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent_text, times=times, words=words)
-    environment.globals.update(
-        by_step=by_step,
-        family=family,
-        schedule_text=schedule_text,
-        settings=settings,
-        steps_in_words=steps_in_words,
-    )
+    templates = environment("mutants.report")
+    templates.filters.update(percent=percent_text, words=words)
     counts = counted(list(score.results))
-    return environment.get_template("page.html.j2").render(
+    return templates.get_template("page.html.j2").render(
         score=score,
         counts=counts,
         decided=sum(counts[state] for state in DECIDED),
@@ -79,7 +60,6 @@ def page(score: Score, written: dict[str, Path]) -> str:
         inside=DECIDED,
         beside=BESIDE,
         meaning=MEANING,
-        levels=[short(bound) if bound > 1 else "1" for bound in LEVELS],
     )
 
 
@@ -143,13 +123,6 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
 def words(state: str) -> str:
     """A state as people say it."""
     return state.replace("_", " ")
-
-
-def number(value: Any) -> str:
-    """A measured number, with a true minus sign."""
-    if value is None:
-        return "none"
-    return "∞" if value == math.inf else f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _narrowness(score: Score, result: Result) -> tuple[float, float, str]:

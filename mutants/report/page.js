@@ -1,4 +1,4 @@
-// Without this script everything is readable; with it the list can be narrowed and commands copied.
+// Without this script everything is readable; with it the list of mutants can be narrowed.
 const filter = document.querySelector(".filter");
 const mutants = [...document.querySelectorAll(".mutant")];
 
@@ -31,14 +31,6 @@ if (filter) {
   filter.addEventListener("input", narrow);
   filter.addEventListener("submit", (event) => event.preventDefault());
   narrow();
-}
-for (const button of navigator.clipboard ? document.querySelectorAll(".command button") : []) {
-  button.hidden = false;
-  button.addEventListener("click", () =>
-    navigator.clipboard.writeText(button.previousElementSibling.textContent).then(() => {
-      button.textContent = "copied";
-    }),
-  );
 }
 window.addEventListener("hashchange", openNamed);
 openNamed();

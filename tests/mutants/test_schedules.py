@@ -52,7 +52,7 @@ def worth(group, name):
         ("element", "decode", 2, 3, ("test.crop", "test.rows")),
         ("element", "several rows", 1, 2, ("test.rows",)),
         ("element", "fork", 0, 0, ()),
-        ("path", "one-shot prefill", 1, 1, ()),
+        ("path", "one-shot prefill", 2, 2, ("test.crop",)),
         ("path", "incremental", 2, 3, ("test.crop", "test.rows")),
         ("law", "agreement", 3, 2, ("test.everywhere", "test.crop")),
         ("law", "isolation", 3, 1, ("test.rows",)),

@@ -1,0 +1,280 @@
+"""The states that a subject reports by itself, compared site by site in the fixed order.
+
+Both paths of a subject that offers `trace` report their states site by site. The uncached run
+holds every position of a site; a step of the cached run holds the new positions, or, at the
+cache, all positions so far. States are aligned by absolute position and compared with the
+tolerance of the logits, each against the scale of its own row.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case import Case, Step
+from kvfuzz.compare import Comparison, compare
+from kvfuzz.layout import Layout, layout, numbers_of, places_of, text_mask
+from kvfuzz.location import Divergence, Line, SiteDifference, short_path
+from kvfuzz.noise import Unmeasurable, states_noise
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.sites import Site
+from kvfuzz.subject import Subject
+from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, measured
+
+
+@dataclass(slots=True)
+class Trace:
+    """The states of one run by site: tensors [batch, time, features], compared one by one, since
+    an index and a record have different scales; and the line that reported them."""
+
+    states: dict[Site, list[Tensor]] = field(default_factory=dict)
+    sources: dict[Site, Line] = field(default_factory=dict)
+
+    def __call__(self, kind: str, layer: int | None, *states: Tensor) -> None:
+        self.add(kind, layer, states, sys._getframe(1))
+
+    def add(self, kind: str, layer: int | None, states: Sequence[Tensor], frame: FrameType) -> None:
+        site = Site(kind, layer)
+        batch = next(state.shape[0] for state in states if state.dim() > 1)
+        self.states[site] = [_flat(state, batch).clone() for state in states]
+        self.sources[site] = _line(frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A site of one step in both runs, at `places`: `excess` is [parts, batch, time]. `found` and
+    `right` are its parts, the latter whole, [batch or sequences, time, features]."""
+
+    step: Step
+    site: Site
+    source: Line
+    places: Places
+    found: list[Tensor]
+    right: list[Tensor]
+    parts: list[Comparison]
+    excess: Tensor
+    missing: str | None
+
+
+def can_trace(subject: Any) -> bool:
+    """Whether `subject` reports its states."""
+    return callable(getattr(subject, "trace", None))
+
+
+def first_state(subject: Subject, case: Case) -> Divergence | None:
+    """The first state of the cached path that differs, by step and then in the order of
+    `sites.KINDS`; None if none does, or if the subject has no `trace`."""
+    return next(filter(None, map(divergence, compared_states(subject, case))), None)
+
+
+def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
+    """The excess of every site at every position of every step, for a picture."""
+    cells = []
+    for compared in states:
+        step, site = compared.step.index, str(compared.site)
+        largest: dict[int, float] = defaultdict(float)
+        for row, values in enumerate(compared.excess.amax(dim=0).tolist()):
+            for offset, value in enumerate(values):
+                if compared.places.holds_text(row, offset):
+                    place = compared.places.position_of(row, offset)
+                    largest[place] = max(largest[place], value)
+        if compared.missing:
+            largest[compared.places.start + compared.excess.shape[-1]] = torch.inf
+        cells += [SiteDifference(step, site, place, largest[place]) for place in sorted(largest)]
+    return cells
+
+
+def compared_states(subject: Subject, case: Case) -> Iterator[Compared]:
+    """Every site of every step of the cached run beside the same positions uncached."""
+    if not can_trace(subject):
+        return
+    whole = _whole(subject, case)
+    tolerances = _tolerances(subject, case, whole)
+    windows = getattr(subject, "windows", None)
+    for step, trace in _traced_steps(subject, case):
+        device = next(iter(trace.states.values()))[0].device
+        places = _places(step, layout(case), device)
+        for site in sorted(trace.states, key=lambda site: site.order):
+            in_cache = site.kind == "cache"
+            start = 0 if in_cache else len(step.before[0])
+            due = len(step.after[0]) - start
+            held = min(state.shape[1] for state in trace.states[site])
+            window = (
+                windows[site.layer] if in_cache and windows and site.layer is not None else None
+            )
+            if window is not None and min(window, due) <= held < due:
+                start, due = start + due - held, held  # what a window has passed may be gone
+            both = min(held, due)
+            at = places.between(start, start + both)
+            parts = [
+                compare(actual[:, :both], at.of(expected), tolerance.at(at.of), at.text)
+                for actual, expected, tolerance in zip(
+                    trace.states[site], whole.states[site], tolerances[site], strict=True
+                )
+            ]
+            excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
+            missing = f"holds {held} of the {due} positions due" if held < due else None
+            missing = f"holds {held} positions, {due} are due" if held > due else missing
+            yield Compared(
+                step,
+                site,
+                trace.sources[site],
+                at,
+                trace.states[site],
+                whole.states[site],
+                parts,
+                excess,
+                missing,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which `position` of which `sequence` each slot of each row holds [batch, slots]; `text` is
+    false for padding. Both are None where row i holds the positions `start`, `start` + 1, ... of
+    sequence i."""
+
+    start: int
+    sequence: Tensor | None = None
+    position: Tensor | None = None
+    text: Tensor | None = None
+    stop: int | None = None
+
+    def between(self, start: int, stop: int) -> Places:
+        """Those of the slots `start` to `stop`."""
+        if self.sequence is None or self.position is None or self.text is None:
+            return Places(start, stop=stop)
+        slots = slice(start, stop)
+        return Places(start, self.sequence, self.position[:, slots], self.text[:, slots], stop)
+
+    def of(self, values: Tensor) -> Tensor:
+        """The `values` [sequences, time, ...] of these places, [batch, slots, ...]."""
+        if self.sequence is None or self.position is None:
+            return values[:, self.start : self.stop]
+        return values[self.sequence, self.position]
+
+    def holds_text(self, row: int, offset: int) -> bool:
+        """Whether the slot number `offset` of these is no padding."""
+        return self.text is None or bool(self.text[row, offset])
+
+    def position_of(self, row: int, offset: int) -> int:
+        """The position, in the row's own tokens, of the slot number `offset` of these."""
+        if self.position is None or offset >= self.position.shape[1]:
+            return self.start + offset
+        return int(self.position[row, offset])
+
+
+def _places(step: Step, found: Layout, device: torch.device) -> Places:
+    if found.plain:
+        return Places(0)
+    numbers = torch.tensor(numbers_of(step, found), device=device)[:, None]
+    counted = places_of(step)
+    position = torch.tensor([[place or 0 for place in row] for row in counted], device=device)
+    text = torch.tensor(text_mask(step.after), device=device)
+    return Places(0, numbers, position, text)
+
+
+def _whole(subject: Subject, case: Case) -> Trace:
+    """The states of one uncached run over the sequences of `case`."""
+    whole = Trace()
+    with subject.trace(whole):  # type: ignore[attr-defined]
+        run_uncached(subject, layout(case).sequences)
+    return whole
+
+
+def _tolerances(subject: Subject, case: Case, whole: Trace) -> dict[Site, list[Tolerance]]:
+    """How far from each state of the uncached run another honest path may be."""
+    places = [(site, part) for site, states in whole.states.items() for part in range(len(states))]
+    states = [whole.states[site][part] for site, part in places]
+
+    def again() -> list[Tensor]:
+        trace = _whole(subject, case)
+        return [trace.states[site][part].double() for site, part in places]
+
+    dtype = compute_dtype(states[-1].dtype, subject)
+    found: dict[Site, list[Tolerance]] = {site: [] for site in whole.states}
+    try:
+        noises: Sequence[Tensor | None] = states_noise(subject, again, states, dtype)
+    except Unmeasurable:
+        noises = [None] * len(states)
+    for (site, _), state, noise in zip(places, states, noises, strict=True):
+        if noise is None:
+            width = getattr(subject, "width", None)
+            found[site].append(constant(state, width, state.dtype))
+        else:
+            found[site].append(measured(state, noise, coarsest(state.dtype, dtype)))
+    return found
+
+
+def _traced_steps(subject: Subject, case: Case) -> list[tuple[Step, Trace]]:
+    """One trace for each step that feeds; up to the step that raised, if one did."""
+    traces: list[tuple[Step, Trace]] = []
+
+    def begin(step: Step) -> None:
+        if step.feeds:
+            traces.append((step, Trace()))
+
+    def note(kind: str, layer: int | None, *states: Tensor) -> None:
+        traces[-1][1].add(kind, layer, states, sys._getframe(1))
+
+    with subject.trace(note), suppress(CachedPathRaised, Refused):  # type: ignore[attr-defined]
+        run_cached(subject, case, begin=begin)
+    return traces
+
+
+def divergence(compared: Compared) -> Divergence | None:
+    """Where the site of `compared` differs first, None if it does not."""
+    diverges, channel = compared.excess > 1, -1
+    if bool(diverges.any()):
+        offset = int(diverges.any(0).any(0).nonzero()[0])
+        part, row = divmod(int(compared.excess[:, :, offset].argmax()), compared.excess.shape[1])
+        comparison = compared.parts[part]
+        difference = float(comparison.difference[row, offset])
+        allowed = float(comparison.allowed[row, offset])
+        right = compared.places.of(compared.right[part])[row, offset]
+        channel = int(
+            (compared.found[part][row, offset] - right).abs().nan_to_num(torch.inf).argmax()
+        )
+    elif compared.missing:
+        offset, row, difference, allowed = compared.excess.shape[-1], 0, torch.inf, 0.0
+    else:
+        return None
+    return Divergence(
+        compared.step.index,
+        row,
+        compared.places.position_of(row, offset),
+        compared.site,
+        difference,
+        allowed,
+        compared.source,
+        compared.missing,
+        channel,
+    )
+
+
+def _flat(state: Tensor, batch: int) -> Tensor:
+    """[time], [batch, time], [batch, time, features] or [batch, heads, time, head_dim] as [batch,
+    time, features]. Indices become float64, which holds them exactly."""
+    if state.dim() == 1:
+        return state.double()[None, :, None].expand(batch, -1, 1)
+    if state.dim() == 2:
+        return state.double()[..., None]
+    if state.dim() == 4:
+        return state.transpose(1, 2).flatten(2)
+    return state
+
+
+def _line(frame: FrameType) -> Line:
+    """The line that `frame` is at."""
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    return Line(short_path(code.co_filename), frame.f_lineno, text, code.co_qualname)

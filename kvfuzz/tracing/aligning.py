@@ -1,0 +1,202 @@
+"""Which entries of a state are about which tokens, told by how its shape differs between two runs.
+
+A reference run takes `length` tokens from the first on. An examined call takes `fed` tokens after
+those that the cache holds, which then holds `slots`. An axis whose size is the length in the one
+and the number of fed tokens in the other holds the *new* tokens; one of the length and the slots
+holds *all* of them, as a cache and the columns of a mask do. Every other axis must have one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One row of the examined call, or all of them where they are alike (`row` None): the `new`
+    tokens and `slots` of it that hold text, and the reference's positions of both, int64."""
+
+    row: int | None
+    new: Tensor
+    new_positions: Tensor
+    slots: Tensor
+    slot_positions: Tensor
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The sizes of both runs. `groups` says what is where in each row."""
+
+    rows: int
+    length: int
+    fed: int
+    slots: int
+    groups: tuple[Rows, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether all rows hold the same positions, without padding."""
+        return len(self.groups) == 1 and self.groups[0].row is None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Corresponding parts of an examined state and of its reference, of one shape, for one row or
+    all (`row` None). `axis` is the axis of the new tokens or, if there is none, of all; `positions`
+    are those that it holds. `rows` is the axis of rows, None where it cannot be told. `new` and
+    `every` say whether an axis of new tokens and one of all are there."""
+
+    row: int | None
+    found: Tensor
+    right: Tensor
+    positions: tuple[int, ...]
+    axis: int | None
+    rows: int | None
+    new: bool
+    every: bool
+
+
+def frame_of(positions: Sequence[Sequence[int | None]], fed: int, length: int) -> Frame:
+    """The frame of a call after which the slots of each row hold these `positions`, the last `fed`
+    of them new; None is padding."""
+    slots = len(positions[0])
+    first = list(positions[0])
+    if all(list(row) == first for row in positions) and None not in first:
+        groups = [_row(None, first, fed)]
+    else:
+        groups = [_row(number, row, fed) for number, row in enumerate(positions)]
+    return Frame(len(positions), length, fed, slots, tuple(groups))
+
+
+def _row(number: int | None, places: Sequence[int | None], fed: int) -> Rows:
+    old = len(places) - fed
+    slots = [slot for slot, place in enumerate(places) if place is not None]
+    at = [place for place in places if place is not None]
+    new = [slot - old for slot in slots if slot >= old]
+    return Rows(
+        number,
+        torch.tensor(new, dtype=torch.int64),
+        torch.tensor(at[len(at) - len(new) :], dtype=torch.int64),
+        torch.tensor(slots, dtype=torch.int64),
+        torch.tensor(at, dtype=torch.int64),
+    )
+
+
+def aligned(found: Tensor, right: Tensor, frame: Frame) -> list[Piece] | None:
+    """The corresponding pieces of the state `found` in the examined call and `right` in the
+    reference run; None where they do not correspond."""
+    found, right = _unfolded(found, right, frame)
+    if found.dim() != right.dim():
+        return None
+    roles = _roles(found.shape, right.shape, frame)
+    if roles is None:
+        return None
+    rows = _rows_axis(found.shape, right.shape, frame)
+    if frame.plain:
+        return [_piece(found, right, roles, frame.groups[0], rows)]
+    if rows is None:
+        return None
+    if not any(roles):
+        # Without an axis of tokens it is the state at the end, which rows reach at other times.
+        return None
+    pieces = []
+    for group in frame.groups:
+        assert group.row is not None
+        mine, theirs = (t.narrow(rows, group.row, 1) for t in (found, right))
+        pieces.append(_piece(mine, theirs, roles, group, rows))
+    return pieces
+
+
+def _unfolded(found: Tensor, right: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+    """Rows and tokens apart, where a model has made one axis of both."""
+    if frame.rows == 1 or found.dim() != right.dim():
+        return found, right
+    for axis, (mine, theirs) in enumerate(zip(found.shape, right.shape, strict=True)):
+        if mine == theirs:
+            continue
+        if mine == frame.rows * frame.fed and theirs == frame.rows * frame.length:
+            return (
+                _split(found, axis, (frame.rows, frame.fed)),
+                _split(right, axis, (frame.rows, frame.length)),
+            )
+        return found, right
+    return found, right
+
+
+def _split(values: Tensor, axis: int, sizes: tuple[int, int]) -> Tensor:
+    return values.reshape(*values.shape[:axis], *sizes, *values.shape[axis + 1 :])
+
+
+def _roles(found: Sequence[int], right: Sequence[int], frame: Frame) -> list[str] | None:
+    """For each axis `new`, `all`, `last` (a window's share of all) or '' for none."""
+    roles = []
+    for mine, theirs in zip(found, right, strict=True):
+        if theirs == frame.length and mine == frame.fed and mine != theirs:
+            role = "new"
+        elif theirs == frame.length and mine == frame.slots and mine != theirs:
+            role = "all"
+        elif mine == theirs:
+            role = ""
+        elif theirs == frame.length and frame.fed < mine < frame.slots:
+            role = "last"
+        else:
+            return None
+        roles.append(role)
+    if "new" not in roles and "all" not in roles and frame.length == frame.slots:
+        # An axis of that size in both: the first after the rows is taken to be that of the tokens.
+        # Here slot i holds position i, so that this decides no more than how places are called.
+        sized = [axis for axis, size in enumerate(found) if size == frame.slots and not roles[axis]]
+        if sized:
+            after = [axis for axis in sized if axis > 0]
+            roles[(after or sized)[0]] = "new" if frame.fed == frame.slots else "all"
+    return roles
+
+
+def _rows_axis(found: Sequence[int], right: Sequence[int], frame: Frame) -> int | None:
+    same = [
+        axis
+        for axis, (mine, theirs) in enumerate(zip(found, right, strict=True))
+        if mine == theirs == frame.rows
+    ]
+    return same[0] if same else None
+
+
+def _piece(
+    found: Tensor, right: Tensor, roles: Sequence[str], group: Rows, rows: int | None
+) -> Piece:
+    for axis, role in enumerate(roles):
+        if not role:
+            continue
+        mine, theirs = (
+            (group.new, group.new_positions)
+            if role == "new"
+            else (group.slots, group.slot_positions)
+        )
+        if role == "last":
+            held = found.shape[axis]
+            total = int(group.slots[-1]) + 1 if len(group.slots) else 0
+            kept = mine >= total - held
+            mine, theirs = mine[kept] - (total - held), theirs[kept]
+        found, right = _taken(found, axis, mine), _taken(right, axis, theirs)
+    new = next((n for n, role in enumerate(roles) if role == "new"), None)
+    every = next((n for n, role in enumerate(roles) if role in ("all", "last")), None)
+    along = every if new is None else new
+    positions: tuple[int, ...] = ()
+    if along is not None:
+        taken = group.new_positions if new is not None else group.slot_positions
+        positions = tuple(taken[len(taken) - found.shape[along] :].tolist())
+    return Piece(
+        group.row, found, right, positions, along, rows, new is not None, every is not None
+    )
+
+
+def _taken(values: Tensor, axis: int, places: Tensor) -> Tensor:
+    """The entries of `values` at `places` along `axis`; a view where these follow each other."""
+    count = len(places)
+    if count and int(places[-1]) - int(places[0]) == count - 1:
+        return values.narrow(axis, int(places[0]), count)
+    return values.index_select(axis, places.to(values.device))

@@ -1,0 +1,195 @@
+"""From the states that differ to the operation that made the first of them.
+
+A wrong state is made from right ones, or by an operation that the reference run does not have. So
+the search goes back from the logits along what they were made from, past every state that differs
+or has no counterpart, and stops at states that are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kvfuzz.tracing.aligning import Frame
+from kvfuzz.tracing.comparing import Compared, allowed_for, compared, difference_of
+from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
+
+Found = Mapping[int, Compared]
+"""The comparison of an event with its partner, by its index; what has none is not there."""
+
+
+def first_difference(inside: Inside, last: int) -> Compared | None:
+    """The earliest state that differs of those that event number `last` was made from; None if
+    there is none."""
+    found = inside.found
+    behind = _behind(inside.recording.events, found, last)
+    return next((found[i] for i in sorted(behind) if i in found and found[i].differs), None)
+
+
+def last_difference(inside: Inside, step: int) -> int | None:
+    """The last event of `step` that differs: its logits, or what it came to before it raised."""
+    events = inside.recording.of(step)
+    return next(
+        (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
+        None,
+    )
+
+
+def culprit(inside: Inside, first: Event) -> Event:
+    """The operation to blame for the `first` state that differs: the earliest without a counterpart
+    that it was made from, or its own."""
+    unknown = _unmatched_behind(inside, first)
+    own = [event for event in unknown if event.operation != OUTPUT and event.places]
+    if not own and first.operation in ATTENDING and not inside.frames[first.step].plain:
+        return _mask_of(inside, first) or first
+    return min(own, key=lambda event: event.index, default=first)
+
+
+def _mask_of(inside: Inside, attention: Event) -> Event | None:
+    """The conditions of the mask of an `attention` whose operands are right at every token: then it
+    sees padding, which no comparison with a run without padding can tell."""
+    events = inside.recording.events
+    behind, waiting = {attention.index}, [attention.index]
+    while waiting:
+        for source in events[waiting.pop()].inputs:
+            if source not in behind and events[source].step == attention.step:
+                behind.add(source)
+                waiting.append(source)
+    masks = [i for i in behind if events[i].output.dtype == torch.bool and events[i].places]
+    return events[max(masks)] if masks else None
+
+
+def _behind(events: Sequence[Event], found: Found, last: int) -> set[int]:
+    """The events that number `last` was made from, without going past one that is right."""
+    behind, waiting = {last}, [last]
+    while waiting:
+        for source in events[waiting.pop()].inputs:
+            if source not in behind and not (source in found and not found[source].differs):
+                behind.add(source)
+                waiting.append(source)
+    return behind
+
+
+def _unmatched_behind(inside: Inside, first: Event) -> list[Event]:
+    """The events without a counterpart that `first` was made from directly, or through others of
+    them, without going past one that is right."""
+    events, right = inside.recording.events, dict.fromkeys(inside.found, True)
+    behind: set[int] = set()
+    waiting = [first.index]
+    while waiting:
+        for source in events[waiting.pop()].inputs:
+            if not _is_right(inside, events[source], right) and source not in behind:
+                behind.add(source)
+                waiting.append(source)
+    return [events[index] for index in behind]
+
+
+def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
+    """Whether an operation without a counterpart of its own is none the less right: it holds
+    nothing yet, shows what is right in another shape, or the reference run has its values somewhere
+    in the same module."""
+    if event.index not in known:
+        known[event.index] = _is_blank(event) or _is_there(inside, event)
+        sources = [inside.recording.events[index] for index in event.inputs]
+        if not known[event.index] and not event.unseen and _shows(event, sources):
+            known[event.index] = all(_is_right(inside, source, known) for source in sources)
+    return known[event.index]
+
+
+# What shows its operand in another shape. A slice is not among these: it may be the wrong one.
+_SHOWING = {
+    "squeeze",
+    "unsqueeze",
+    "view",
+    "reshape",
+    "transpose",
+    "permute",
+    "expand",
+    "contiguous",
+    "to",
+    "float",
+    "double",
+    "flatten",
+}
+
+
+def _shows(event: Event, sources: Sequence[Event]) -> bool:
+    """Whether `event` is its operand in another shape; a weight, where it has no `sources`."""
+    if event.operation == "__getitem__":
+        return len(sources) == 1 and sources[0].output.numel() == event.output.numel()
+    return event.operation in _SHOWING
+
+
+# What makes new numbers: what only moves numbers may have moved them to the wrong place.
+_ARITHMETIC = {"add", "sub", "mul", "div", "exp", "softplus", "silu", "sigmoid", "neg", "pow"}
+_MAKING = ("zeros", "ones", "empty", "full", "new_", "tensor")
+
+
+def _is_blank(event: Event) -> bool:
+    """Whether nothing has been written yet: no numbers, or the same one everywhere."""
+    values = event.output.flatten()
+    making = event.operation.startswith(_MAKING)
+    return not values.numel() or (making and bool((values == values[0]).all()))
+
+
+def _is_there(inside: Inside, event: Event) -> bool:
+    """Whether the reference run has the values of `event` in the same module."""
+    frame, reference = inside.frames.get(event.step), inside.references.get(event.step)
+    if frame is None or reference is None or not event.output.is_floating_point():
+        return False
+    if event.output.numel() < 2:
+        return False
+    others = [
+        other
+        for other in reference.recording.events
+        if other.module == event.module and other.output.is_floating_point()
+    ]
+    if any(_same(event, other, frame) for other in others):
+        return True
+    one_token = frame.plain and frame.fed == 1 and event.operation in _ARITHMETIC
+    return one_token and _values_within(event, others)
+
+
+def _same(event: Event, other: Event, frame: Frame) -> bool:
+    """Whether `event` holds what `other` of the reference run does: at its own places, or at the
+    last ones, as a state that is carried on does."""
+    one = compared(event, other, frame, 0.0)
+    if one is not None:
+        return not one.differs and bool((event.output != 0).any())
+    mine, theirs = event.output, other.output
+    for axis, size in enumerate(theirs.shape):
+        if frame.plain and size == frame.length and theirs.dim() == mine.dim():
+            tail = theirs.narrow(axis, max(0, size - mine.shape[axis]), min(size, mine.shape[axis]))
+            if tail.shape == mine.shape and _close(mine, tail):
+                return True
+    return False
+
+
+def _close(mine: Tensor, theirs: Tensor) -> bool:
+    return float(difference_of(mine, theirs).max()) <= allowed_for(theirs, 0.0)
+
+
+def _values_within(event: Event, others: Sequence[Event]) -> bool:
+    """Whether every number of `event` is one of those that an event of the reference run holds: a
+    recurrence takes one token by other operations, on other shapes, than many."""
+    mine = torch.unique(event.output.detach().double())
+    mine = mine[(mine != 0) & (mine != 1)]
+    if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
+        return False
+    for other in others:
+        theirs = other.output.detach().double().flatten().sort().values
+        if theirs.numel() < mine.numel():
+            continue
+        above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
+        below = (above - 1).clamp(min=0)
+        nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())
+        if bool((nearest <= allowed_for(other.output, 0.0)).all()):
+            return True
+    return False
+
+
+# So many different numbers are not the same by chance.
+_FEWEST = 4

@@ -1,0 +1,170 @@
+"""Compare the states of an examined call with those of its reference run, each against its own
+noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvfuzz.tolerance import ROUNDOFF
+from kvfuzz.tracing.aligning import Frame, Piece, aligned
+from kvfuzz.tracing.recording import Event
+
+MULTIPLE = 64.0
+"""What is allowed, in units of the noise of a state: one perturbation alone is drawn."""
+
+HUGE = 1e30
+"""Larger numbers stand for infinity, as in a mask."""
+
+# A number that stands for "never" beside ordinary ones must not set their scale.
+_OUTLIER = 1e4
+_ORDINARY = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A state beside its reference, in `pieces`: `differences` holds for each the largest
+    |difference| at each of its positions (or one in all), of which so much is `allowed`."""
+
+    event: Event
+    partner: Event
+    pieces: tuple[Piece, ...]
+    differences: tuple[tuple[float, ...], ...]
+    allowed: float
+
+    @property
+    def differs(self) -> bool:
+        return any(value > self.allowed for values in self.differences for value in values)
+
+    @property
+    def excess(self) -> float:
+        """The largest difference / allowed."""
+        largest = max((value for values in self.differences for value in values), default=0.0)
+        return ratio(largest, self.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """Where a state differs: the largest `difference` at the first `position` that differs, its
+    `row` and its `channel`; -1 where the state has none."""
+
+    difference: float
+    row: int
+    position: int
+    channel: int
+
+
+def compared(event: Event, partner: Event, frame: Frame, noise: float) -> Compared | None:
+    """`event` beside its `partner`, whose noise relative to its scale is `noise`; None where they
+    do not correspond."""
+    if event.output.is_floating_point() != partner.output.is_floating_point():
+        return None
+    pieces = aligned(event.output, partner.output, frame)
+    if pieces is None or (not pieces[0].positions and not event.output.is_floating_point()):
+        return None  # a count, which grows with the tokens
+    differences = [
+        _along(difference_of(piece.found, piece.right), piece.axis).tolist() for piece in pieces
+    ]
+    same = not any(value for values in differences for value in values)
+    allowed = 0.0 if same else allowed_for(partner.output, noise)
+    return Compared(event, partner, tuple(pieces), tuple(map(tuple, differences)), allowed)
+
+
+def worst(one: Compared) -> Worst:
+    """Where `one` differs first, by position and then by size."""
+    places = [
+        (piece.positions[offset] if piece.positions else -1, -value, number, offset)
+        for number, (piece, values) in enumerate(zip(one.pieces, one.differences, strict=True))
+        for offset, value in enumerate(values)
+        if value > one.allowed
+    ]
+    position, _, number, offset = min(places)
+    return _place(one.pieces[number], offset, position)
+
+
+def difference_of(found: Tensor, right: Tensor) -> Tensor:
+    """|found - right| in float64: nought where both stand for the same infinity, or are NaN; inf
+    where one alone is."""
+    if not found.is_floating_point():
+        return torch.where(found == right, 0.0, math.inf).double()
+    difference = (found.double() - right.double()).abs()
+    if not difference.numel() or float(difference.max()) < 1:
+        return difference
+    mine, theirs = _finite(found), _finite(right)
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    difference = (mine - theirs).abs()
+    return difference.masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def allowed_for(right: Tensor, noise: float) -> float:
+    """What is allowed for a state as large as `right`; nothing for integers."""
+    if not right.is_floating_point():
+        return 0.0
+    return MULTIPLE * (noise + 4 * ROUNDOFF.get(right.dtype, 2.0**-24)) * scale_of(right)
+
+
+def scale_of(values: Tensor) -> float:
+    """The largest |entry| of `values` that is a number, outliers apart."""
+    sizes = values.detach().double().abs()
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    if largest < _ORDINARY:
+        return largest
+    sizes = sizes[(sizes < HUGE) & (sizes > 0)]
+    if not sizes.numel():
+        return 0.0
+    return min(float(sizes.max()), _OUTLIER * float(sizes.median()))
+
+
+def noises(events: list[Event], moved: list[Event]) -> Mapping[int, float]:
+    """The noise of each event of a run, relative to its scale: how far a perturbation of the
+    weights by a roundoff has `moved` it."""
+    found = {}
+    if len(events) != len(moved):
+        return {}
+    for event, other in zip(events, moved, strict=True):
+        if not event.output.is_floating_point() or event.output.shape != other.output.shape:
+            continue
+        scale = scale_of(event.output)
+        if scale:
+            difference = difference_of(other.output, event.output)
+            found[event.index] = float(difference.max()) / scale if difference.numel() else 0.0
+    return found
+
+
+def _finite(values: Tensor) -> Tensor:
+    values = values.detach().double()
+    return values.masked_fill(values > HUGE, math.inf).masked_fill(values < -HUGE, -math.inf)
+
+
+def _along(difference: Tensor, axis: int | None) -> Tensor:
+    """The largest along `axis`, or in all [1]."""
+    if not difference.numel():
+        return difference.new_zeros(difference.shape[axis] if axis is not None else 1)
+    if axis is None:
+        return difference.max()[None]
+    others = [other for other in range(difference.dim()) if other != axis]
+    return difference.amax(others) if others else difference
+
+
+def ratio(difference: float, allowed: float) -> float:
+    """difference / allowed, inf where nothing is allowed."""
+    if difference == 0:
+        return 0.0
+    return difference / allowed if allowed > 0 else math.inf
+
+
+def _place(piece: Piece, offset: int, position: int) -> Worst:
+    difference = difference_of(piece.found, piece.right)
+    if piece.axis is not None:
+        difference = difference.narrow(piece.axis, offset, 1)
+    place = torch.unravel_index(difference.argmax(), difference.shape)
+    row = piece.row if piece.row is not None else 0
+    if piece.row is None and piece.rows is not None:
+        row = int(place[piece.rows])
+    free = [axis for axis in range(difference.dim()) if axis not in (piece.axis, piece.rows)]
+    channel = int(place[free[-1]]) if free and difference.shape[free[-1]] > 1 else -1
+    return Worst(float(difference.max()), row, position, channel)

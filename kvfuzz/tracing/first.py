@@ -1,0 +1,122 @@
+"""Where a torch model goes wrong on one case: the first state, its module, and its line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from kvfuzz.layout import places_of
+from kvfuzz.location import Divergence, SiteDifference
+from kvfuzz.sites import Site
+from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
+from kvfuzz.tracing.comparing import Compared, ratio, worst
+from kvfuzz.tracing.inside import Inside, answer
+from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.recording import OUTPUT, Event
+
+
+def diverging_step(inside: Inside) -> int | None:
+    """The first step whose logits differ, or that raised; None if there is none."""
+    for step in inside.steps:
+        answer = _answer(inside, step.index)
+        if step.feeds and answer is not None and answer.differs:
+            return step.index
+    last = inside.steps[-1].index
+    return last if inside.raised else None
+
+
+def _answer(inside: Inside, step: int) -> Compared | None:
+    """The logits of `step` beside those of its reference."""
+    found = answer(inside.recording.of(step))
+    return inside.found.get(found.index) if found is not None else None
+
+
+def first_inside(inside: Inside, step: int) -> tuple[Divergence, Compared, Event] | None:
+    """The first state that differs of those that the logits of `step` were made from, with its
+    comparison and the operation to blame; None if none does."""
+    last = last_difference(inside, step)
+    first = None if last is None else first_difference(inside, last)
+    if first is None:
+        return None
+    blamed = culprit(inside, first.event)
+    return _divergence(inside, first, blamed), first, blamed
+
+
+def cells(inside: Inside) -> Iterator[SiteDifference]:
+    """The largest excess of every site at every position of every step that feeds."""
+    for step in inside.steps:
+        sites = _sites(inside, step.index)
+        largest: dict[tuple[Site, int], float] = defaultdict(float)
+        for event in inside.recording.of(step.index):
+            one = inside.found.get(event.index)
+            if one is None or not event.output.is_floating_point():
+                continue
+            for piece, differences in zip(one.pieces, one.differences, strict=True):
+                if not piece.new and sites[event.index].kind not in ("position", "kv", "cache"):
+                    continue  # an axis that is as long as the cache by chance
+                for position, difference in zip(piece.positions, differences, strict=False):
+                    place = sites[event.index], position
+                    largest[place] = max(largest[place], ratio(difference, one.allowed))
+        for (site, position), excess in sorted(
+            largest.items(), key=lambda i: (i[0][0].order, i[0][1])
+        ):
+            yield SiteDifference(step.index, str(site), position, excess)
+
+
+def latent_cells(inside: Inside) -> list[SiteDifference]:
+    """The sites that differ where the logits agree. What has no axis of tokens, and what is made
+    of slots (of which some hold nothing that counts), is no evidence."""
+    found = []
+    for step in inside.steps:
+        sites = _sites(inside, step.index)
+        for event in inside.recording.of(step.index):
+            one = inside.found.get(event.index)
+            if one is None or not one.differs or not event.output.is_floating_point():
+                continue
+            if event.operation == OUTPUT and one.pieces[0].new:
+                place = worst(one)
+                found.append(
+                    SiteDifference(step.index, str(sites[event.index]), place.position, one.excess)
+                )
+    return found
+
+
+def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
+    place = worst(first)
+    step = blamed.step
+    sites = _sites(inside, step)
+    position = place.position
+    if position < 0:
+        position = _newest(inside, first.event.step, place.row)
+    inside.recording.owner = owner_of(inside.recording.events)
+    line, caller = inside.recording.line_of(blamed), inside.recording.caller_of(blamed)
+    partner = inside.references[first.event.step].recording.line_of(first.partner)
+    return Divergence(
+        step,
+        max(place.row, 0),
+        position,
+        sites[blamed.index],
+        place.difference,
+        first.allowed,
+        line,
+        channel=place.channel,
+        module=blamed.module or None,
+        operation=blamed.operation,
+        partner=partner if partner != line else None,
+        caller=caller if line and caller and caller.function != line.function else None,
+    )
+
+
+def _sites(inside: Inside, step: int) -> dict[int, Site]:
+    events = inside.recording.of(step)
+    if step not in inside.frames:
+        return dict.fromkeys((event.index for event in events), Site("cache", 0))
+    return sites_of(events, inside.recording.norms, inside.found, inside.frames[step])
+
+
+def _newest(inside: Inside, step: int, row: int) -> int:
+    """The first new position of `row` in `step`, for a state that is not about one position."""
+    found = next(one for one in inside.steps if one.index == step)
+    places = places_of(found)[max(row, 0)]
+    new = [place for place in places[len(places) - found.size :] if place is not None]
+    return new[0] if new else 0

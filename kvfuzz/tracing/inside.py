@@ -1,0 +1,223 @@
+"""The states inside a torch model on one case: recorded, compared, and the first that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case import Case, Step
+from kvfuzz.compare import compare
+from kvfuzz.layout import layout, places_of, text
+from kvfuzz.noise import LEAST_STEP
+from kvfuzz.run import CachedPathRaised, Refused, Rows, run_cached, run_uncached
+from kvfuzz.subject import Subject
+from kvfuzz.tolerance import constant
+from kvfuzz.tracing.aligning import Frame, frame_of
+from kvfuzz.tracing.comparing import Compared, allowed_for, compared, noises
+from kvfuzz.tracing.pairing import paired
+from kvfuzz.tracing.recording import Event, Recording, recorded
+from kvfuzz.twin import perturbing, twin_of
+
+
+@dataclass
+class Reference:
+    """A run over the whole rows of a step, from their first token on, by another path. `again` runs
+    it with weights moved by a roundoff; `noise` is what that came to, once it is asked for."""
+
+    recording: Recording
+    logits: Tensor
+    again: Callable[[], Recording | None]
+    noise: Mapping[int, float] | None = None
+
+    @property
+    def length(self) -> int:
+        return self.logits.shape[1]
+
+    def noise_of(self, event: Event) -> float:
+        """The noise of `event`, relative to its scale."""
+        if self.noise is None:
+            moved = self.again()
+            self.noise = noises(self.recording.events, moved.events) if moved else {}
+        return self.noise.get(event.index, 0.0)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The cached run of a case: its events, and by index each one's comparison. `frames` and
+    `references` are those of the steps that feed; `raised` is whether the last step did."""
+
+    recording: Recording
+    found: Mapping[int, Compared]
+    steps: tuple[Step, ...]
+    frames: Mapping[int, Frame]
+    references: Mapping[int, Reference]
+    raised: bool = False
+
+
+def inside(subject: Subject, case: Case, trusted: bool = True) -> Inside:
+    """Every state of the cached path of `subject` on `case` beside the same in a run over the whole
+    prefix: one call with a fresh cache where that path is `trusted` (it has the cache's own code),
+    and the uncached path.
+    """
+    recording, steps, raised = _cached(subject, case)
+    found: dict[int, Compared] = {}
+    frames: dict[int, Frame] = {}
+    references: dict[int, Reference] = {}
+    known: dict[Any, Reference] = {}
+    for step in steps:
+        if not step.feeds:
+            continue
+        rows = [text(row) for row in step.after]
+        length = _length(rows, step)
+        frame = frame_of(places_of(step), step.size, length)
+        filled = _filled(rows, length)
+        one_call = trusted and (bool(step.before[0]) or not frame.plain)
+        if (filled, one_call) not in known:
+            known[filled, one_call] = _reference(subject, case, filled, one_call)
+        frames[step.index], references[step.index] = frame, known[filled, one_call]
+        found |= _compared(recording.of(step.index), references[step.index], frame, step)
+        found |= _answers(recording.of(step.index), references[step.index], frame)
+    return Inside(recording, found, tuple(steps), frames, references, raised)
+
+
+def inside_uncached(subject: Subject, case: Case) -> Inside:
+    """Every state of one uncached run over the sequences of `case` beside the same in one call with
+    a fresh cache: for a subject whose uncached path is the one to suspect."""
+    rows = layout(case).sequences
+    whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
+    with recorded(subject) as recording:
+        recording.step = 0
+        run_uncached(subject, rows)
+    reference = _measured(subject, lambda: run_cached(subject, whole))
+    step = next(whole.steps())
+    frame = frame_of(places_of(step), step.size, len(rows[0]))
+    found = _compared(recording.events, reference, frame, step)
+    found |= _answers(recording.events, reference, frame)
+    return Inside(recording, found, (step,), {0: frame}, {0: reference})
+
+
+def _answers(events: Sequence[Event], reference: Reference, frame: Frame) -> dict[int, Compared]:
+    """The logits of a step beside those of its reference."""
+    mine, theirs = answer(events), answer(reference.recording.events)
+    if mine is None or theirs is None:
+        return {}
+    one = _beside(mine, theirs, reference, frame)
+    return {mine.index: one} if one is not None else {}
+
+
+def _beside(event: Event, partner: Event, reference: Reference, frame: Frame) -> Compared | None:
+    """`event` beside its `partner`, judged by the noise of that if it must be: that takes a run of
+    its own, which a clean case can do without."""
+    one = compared(event, partner, frame, 0.0)
+    if one is None or not one.differs or not event.output.is_floating_point():
+        return one
+    return replace(one, allowed=allowed_for(partner.output, reference.noise_of(partner)))
+
+
+def answer(events: Sequence[Event]) -> Event | None:
+    """The logits of a call, as `kvfuzz.run` copies them outside all modules."""
+    copies = (e for e in reversed(events) if e.operation == "clone" and not e.module)
+    return next((e for e in copies if e.output.is_floating_point()), None)
+
+
+def _compared(
+    events: Sequence[Event],
+    reference: Reference,
+    frame: Frame,
+    step: Step,
+) -> dict[int, Compared]:
+    """What is compared of the `events` of `step` with `reference`."""
+    start = len(text(step.before[0])) if step.before else 0
+    pairs = paired(events, reference.recording.events, step.size, start, reference.length)
+    found = {}
+    for event in events:
+        partner = pairs.get(event.index)
+        if partner is None:
+            continue
+        one = _beside(event, partner, reference, frame)
+        if one is not None:
+            found[event.index] = one
+    return found
+
+
+def _cached(subject: Subject, case: Case) -> tuple[Recording, list[Step], bool]:
+    """The cached run of `case`, up to the step that raised, if one did."""
+    steps: list[Step] = []
+    with recorded(subject) as recording:
+
+        def begin(step: Step) -> None:
+            steps.append(step)
+            recording.step = step.index
+
+        try:
+            run_cached(subject, case, begin=begin)
+        except (CachedPathRaised, Refused):
+            return recording, steps, True
+    return recording, steps, False
+
+
+def _reference(subject: Subject, case: Case, rows: Rows, one_call: bool) -> Reference:
+    """A run over `rows`: in one call with a cache if asked for, and if that agrees with the
+    uncached path; else uncached."""
+    whole = Case(
+        tuple(map(tuple, rows)), (len(rows[0]),), case.seed, case.dtype, case.config, case.given
+    )
+    if one_call:
+        with suppress(CachedPathRaised, Refused):
+            cached = _measured(subject, lambda: run_cached(subject, whole))
+            if _agree(cached.logits, run_uncached(subject, rows), subject):
+                return cached
+    return _measured(subject, lambda: run_uncached(subject, rows))
+
+
+def _measured(subject: Subject, run: Callable[[], Tensor]) -> Reference:
+    """A recorded run, whose noise can be measured."""
+
+    def again() -> Recording | None:
+        twin = twin_of(subject)
+        if not twin.weights or not (twin.always or _in_double(twin.weights)):
+            return None
+        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+            perturb(LEAST_STEP, 0)
+            return _run(subject, run)[0]
+
+    recording, logits = _run(subject, run)
+    return Reference(recording, logits, again)
+
+
+def _in_double(weights: Sequence[Tensor]) -> bool:
+    return all(weight.dtype == torch.float64 for weight in weights)
+
+
+def _run(subject: Subject, run: Callable[[], Tensor]) -> tuple[Recording, Tensor]:
+    with recorded(subject) as recording:
+        recording.step = 0
+        logits = run()
+    return recording, logits
+
+
+def _agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
+    tolerance = constant(right, getattr(subject, "width", None), right.dtype)
+    return not bool(compare(found, right, tolerance).diverges.any())
+
+
+def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
+    """How many tokens a reference takes: those of the rows where these are alike, else some more,
+    so that an axis of its tokens has a size of its own."""
+    longest = max(map(len, rows))
+    if all(len(row) == len(step.after[0]) for row in rows):
+        return longest
+    length = longest + 1
+    while length in (step.size, len(step.after[0]), len(rows)):
+        length += 1
+    return length
+
+
+def _filled(rows: Sequence[tuple[int, ...]], length: int) -> tuple[tuple[int, ...], ...]:
+    """`rows` filled up on the right, which a causal path does not see."""
+    return tuple(row + row[-1:] * (length - len(row)) for row in rows)

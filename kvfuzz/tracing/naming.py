@@ -1,0 +1,175 @@
+"""The site of each state of a torch model, told from where it is computed.
+
+Layers are the entries of the outermost list of modules that does most of the work. Within one,
+the softmax or the fused kernel of attention parts what comes before it from what comes after; a
+layer without one mixes tokens in its first module that does not normalise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvfuzz.sites import Site
+from kvfuzz.tracing.aligning import Frame
+from kvfuzz.tracing.comparing import Compared
+from kvfuzz.tracing.recording import ATTENDING, OUTPUT, TAPPED, Event
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Where a layer begins and where its parts are, by the index of an event: `mixer` is the module
+    that mixes tokens, `attends` the event that does, None for a recurrence, `scores` the product of
+    queries and keys before it, and `mixed` the last event of the mixer."""
+
+    name: str
+    number: int
+    mixer: str
+    attends: int | None
+    mixed: int
+    scores: int
+
+
+def sites_of(
+    events: Sequence[Event], norms: set[str], found: Mapping[int, Compared], frame: Frame
+) -> dict[int, Site]:
+    """The site of each of the `events` of one step, by its index."""
+    prefix = _list_of_layers(events)
+    layers = _layers(events, prefix, norms)
+    begun, ended = _span(events, prefix)
+    masks = _for_masks(events, begun, owner_of(events), frame)
+    sites = {}
+    for event in events:
+        number = _number(event.module, prefix)
+        if number is not None:
+            sites[event.index] = _in_layer(event, layers[number], norms, found.get(event.index))
+        elif event.index < begun:
+            mask = event.index in masks
+            sites[event.index] = Site("attention", 0) if mask else Site("position")
+        elif event.index > ended:
+            sites[event.index] = Site("final_norm" if event.module in norms else "logits")
+        else:
+            sites[event.index] = Site("attention", 0) if layers else Site("logits")
+    return sites
+
+
+def owner_of(events: Sequence[Event]) -> str:
+    """The name of the module that holds the list of layers."""
+    return _list_of_layers(events).rstrip(".").rpartition(".")[0]
+
+
+def _list_of_layers(events: Sequence[Event]) -> str:
+    """The name of the list of layers, with its dot; empty if there is none."""
+    counts: Counter[str] = Counter()
+    for event in events:
+        parts = event.module.split(".")
+        first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
+        if first is not None:
+            counts[".".join(parts[:first]) + "." if first else ""] += 1
+    return counts.most_common(1)[0][0] if counts else "\0"
+
+
+def _number(module: str, prefix: str) -> int | None:
+    if not module.startswith(prefix):
+        return None
+    number = module[len(prefix) :].split(".", 1)[0]
+    return int(number) if number.isdigit() else None
+
+
+def _layers(events: Sequence[Event], prefix: str, norms: set[str]) -> dict[int, _Layer]:
+    inside: dict[int, list[Event]] = {}
+    for event in events:
+        number = _number(event.module, prefix)
+        if number is not None:
+            inside.setdefault(number, []).append(event)
+    return {
+        number: _layer(f"{prefix}{number}", number, own, norms) for number, own in inside.items()
+    }
+
+
+def _layer(name: str, number: int, events: Sequence[Event], norms: set[str]) -> _Layer:
+    attends = next((e for e in events if e.operation in ATTENDING), None)
+    if attends is not None and attends.module != name:
+        mixer = attends.module
+    else:
+        others = (e.module for e in events if e.module != name and e.module not in norms)
+        mixer = next((".".join(m.split(".")[: len(name.split(".")) + 1]) for m in others), name)
+    mixed = max((e.index for e in events if _within(e.module, mixer)), default=-1)
+    if mixer == name:
+        mixed = attends.index if attends is not None else -1
+    if attends is None:
+        return _Layer(name, number, mixer, None, mixed, -1)
+    return _Layer(name, number, mixer, attends.index, mixed, _scores(attends, events))
+
+
+def _scores(attends: Event, events: Sequence[Event]) -> int:
+    """The product that the softmax is taken of, or the fused kernel itself."""
+    known = {event.index: event for event in events}
+    waiting, found = [attends.index], []
+    while waiting and attends.operation == "softmax":
+        for source in known[waiting.pop()].inputs:
+            if source in known and known[source].operation in TAPPED:
+                found.append(source)
+            elif source in known:
+                waiting.append(source)
+    return max(found, default=attends.index)
+
+
+def _within(module: str, outer: str) -> bool:
+    return module == outer or module.startswith(outer + ".")
+
+
+def _span(events: Sequence[Event], prefix: str) -> tuple[int, int]:
+    """The first and the last event inside layers."""
+    inside = [event.index for event in events if _number(event.module, prefix) is not None]
+    return (inside[0], inside[-1]) if inside else (events[-1].index + 1, events[-1].index + 1)
+
+
+def _for_masks(events: Sequence[Event], begun: int, owner: str, frame: Frame) -> set[int]:
+    """Those of the events before the first layer that are made for masks: in the module that holds
+    the layers, and nothing but masks is made from them."""
+    before = [event for event in events if event.index < begun]
+    others: set[int] = set()
+    for event in reversed(before):
+        made = event.module != owner or (
+            event.output.is_floating_point() and not _is_square(event, frame)
+        )
+        if event.index in others or made:
+            others |= {event.index, *event.inputs}
+    return {event.index for event in before} - others
+
+
+def _is_square(event: Event, frame: Frame) -> bool:
+    """Whether it may be a mask of numbers: of rows, heads, new tokens and slots, or less."""
+    shape = event.output.shape
+    return len(shape) > 3 or (
+        len(shape) > 1 and shape[-1] == frame.slots and shape[-2] in (frame.fed, 1)
+    )
+
+
+def _in_layer(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> Site:
+    return Site(_kind(event, layer, norms, one), layer.number)
+
+
+def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:
+    inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
+    if inner and not (event.module == layer.name and event.index > layer.mixed):
+        return _kind_of_mixing(event, layer, one)
+    if event.index <= layer.mixed or layer.mixed < 0:
+        return "norm" if event.module in norms or event.module == layer.name else "attention"
+    if event.module in norms:
+        return "mlp_norm"
+    if event.module != layer.name:
+        return "mlp"
+    return "mlp_residual" if event.operation == OUTPUT else "residual"
+
+
+def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
+    if layer.attends is not None and event.index >= layer.scores:
+        return "attention"
+    if not event.output.is_floating_point() and event.output.dim() > 2:
+        return "attention"
+    if one is not None and one.pieces[0].positions:
+        return "cache" if one.pieces[0].every else "kv"
+    return "cache" if event.unseen or layer.attends is None else "kv"

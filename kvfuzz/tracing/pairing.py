@@ -1,0 +1,47 @@
+"""Pair the events of two runs: the same operation, on the same line, in the same module call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from kvfuzz.tracing.recording import Event
+
+Pairs = dict[int, Event]
+"""The partner of an examined event, by its index."""
+
+
+def paired(
+    examined: Sequence[Event], reference: Sequence[Event], fed: int, start: int, length: int
+) -> Pairs:
+    """The partner among the `reference` events (a run over `length` tokens from the first) of each
+    `examined` one (of a call with `fed` tokens from position `start` on).
+
+    Where one line runs once for each token (a recurrence written as a loop) the examined round i is
+    the reference's round `start` + i.
+    """
+    found: Pairs = {}
+    there = _grouped(reference)
+    for key, mine in _grouped(examined).items():
+        theirs = there.get(key, [])
+        if len(theirs) == len(mine):
+            found |= {event.index: other for event, other in zip(mine, theirs, strict=True)}
+        elif per_token := _rounds(len(mine), len(theirs), fed, length):
+            skipped = start * per_token
+            found |= {event.index: theirs[skipped + number] for number, event in enumerate(mine)}
+    return found
+
+
+def _grouped(events: Sequence[Event]) -> dict[tuple[object, ...], list[Event]]:
+    """The events of each operation of each line of each module, in order, over all its calls."""
+    groups: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+    for event in events:
+        groups[event.module, event.place, event.operation, event.part].append(event)
+    return groups
+
+
+def _rounds(mine: int, theirs: int, fed: int, length: int) -> int:
+    """How often a line runs for each token, where it does; else 0."""
+    if mine % fed or theirs % length or fed == length:
+        return 0
+    return mine // fed if mine // fed == theirs // length else 0

@@ -1,0 +1,1 @@
+"""Faults injected at known lines into copies of the modeling code of the transformers library."""

@@ -1,0 +1,56 @@
+"""Tiny random models of copied code, behind the protocol of a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from kvfuzz.adapters import transformers as adapter
+from kvfuzz.adapters.source import source_of
+from kvfuzz.loading import Options
+from kvfuzz.subject import Factory
+from tests.quality.injected.copies import Copy
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "lfm2": {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "conv_L_cache": 3,
+    },
+    "falcon_h1": {
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_d_ssm": 64,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+    },
+}
+"""What a tiny model needs beyond what kvfuzz sets by itself."""
+
+
+class _Auto:
+    """Builds models of one class, as the library's classes of that kind do."""
+
+    def __init__(self, model_class: Any) -> None:
+        self._class = model_class
+
+    def from_config(self, config: Any, trust_remote_code: bool, **asked: Any) -> Any:
+        return self._class._from_config(config, **asked)
+
+
+def factory_of(copy: Copy, model: str, attn: str, cache: str) -> Factory:
+    """The factory of subjects that run the copied code and one kind of its caches, in float64."""
+    source = source_of(model)
+    model_class = getattr(copy.model, source.model_class.__name__)
+    own = replace(
+        source,
+        name=copy.package,
+        cache_module=copy.caches,
+        auto=_Auto(model_class),
+        model_class=model_class,
+    )
+    settings = {**SETTINGS.get(model, {}), "attn": attn, "cache": cache}
+    with patch.object(adapter, "source_of", lambda *_, **__: own):
+        return adapter.factory(model, Options(dtype="float64", config=settings))
