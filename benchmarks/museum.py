@@ -287,6 +287,9 @@ def remarks(found: list[Exhibit]) -> Iterator[str]:
     for exhibit in found:
         if not exhibit.seen:
             yield f"not seen: {exhibit.slug} ({exhibit.verdict}, replay {exhibit.replay})"
+        if exhibit.located and exhibit.place not in ("root", "reached"):
+            why = ROOT_CAUSES[exhibit.slug].get("why_not", "no reason is known")
+            yield f"located elsewhere: {exhibit.slug}: {why}"
         for note in exhibit.notes:
             yield f"  {exhibit.slug}: {note}"
         if exhibit.fixed_verdict == "diverged":

@@ -1,8 +1,8 @@
 """From "the logits differ" to the first state, the line of source and the cause.
 
-A subject that reports its states (`trace`) is located by them. Of any other that has torch modules
-each operation is recorded and compared with that of a run over the whole prefix. Of one that shows
-nothing there are the step and the position alone.
+A subject that reports its states (`trace`) is located by them. Of any other that computes with
+torch each operation is recorded and compared with that of a run over the whole prefix. Of one that
+shows nothing there are the step and the position alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
-
-from torch import nn
 
 from kvfuzz.agreement import check_against, reference
 from kvfuzz.case import Case, Step
@@ -34,7 +32,6 @@ from kvfuzz.states import (
     divergence,
 )
 from kvfuzz.subject import Factory, Subject
-from kvfuzz.tensors import walk
 from kvfuzz.tracing.evidence import evidence_of, facts_of, state_of
 from kvfuzz.tracing.first import cells, diverging_step, first_inside, latent_cells
 from kvfuzz.tracing.inside import Inside, inside, inside_uncached
@@ -80,8 +77,6 @@ def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | No
         if not states or _logits_differ(states):
             return None, 0
         return _latent(difference_map(states)), sum(one.excess.numel() for one in states)
-    if not _modules(subject):
-        return None, 0
     found = inside(subject, case)
     if diverging_step(found) is not None or not found.found:
         return None, 0
@@ -100,10 +95,10 @@ def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) ->
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
-    elif _modules(subject):
-        found = _by_operations(subject, case, suspect, strict)
     else:
-        found = _by_logits(subject, case, factory.name)
+        found = _by_operations(subject, case, suspect, strict)
+        if not found.located and not found.cells:
+            found = _by_logits(subject, case, factory.name)
     cost = (time.perf_counter() - started) / plain if plain else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
@@ -156,12 +151,6 @@ def _suspect(paths: Paths | None) -> tuple[Suspect, str | None]:
     if {PREFIXES, ONE_RUN} <= set(first):
         return "cached", None
     return "uncached", "the uncached path is the odd one out: it is located against the cached one"
-
-
-def _modules(subject: Any) -> bool:
-    """Whether `subject` has torch modules whose inside can be seen."""
-    roots = [subject, getattr(subject, "model", None)]
-    return any(isinstance(thing, nn.Module) for thing in walk(roots, modules=False))
 
 
 def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
@@ -313,7 +302,7 @@ def _seen(found: Inside) -> tuple[str, ...]:
 def _by_logits(subject: Subject, case: Case, name: str) -> Location:
     """By what a subject shows that has neither: the logits."""
     verdict = check_against(reference(subject, case, name), subject, case, name)
-    notes = ("the inside of this subject cannot be seen: it has no torch modules and no `trace`",)
+    notes = ("the inside of this subject cannot be seen: it does not compute with torch",)
     if verdict.first is None:
         return Location(None, notes=notes)
     one = verdict.first

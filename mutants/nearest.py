@@ -7,6 +7,7 @@ from collections.abc import Container
 
 from kvfuzz.case import Case
 from kvfuzz.location import Location, Near
+from kvfuzz.sites import Site
 from mutants.mutant import Mutant
 from mutants.pattern import pattern, similarity
 from mutants.patterns import patterns
@@ -15,6 +16,8 @@ from mutants.registry import library
 CLOSE = 0.73
 """How similar a fault must be to be named: more than one can be that follows another operation."""
 NAMED = 3
+FEWEST_KINDS = 4
+"""Of a subject that shows states at fewer kinds of site there is too little to be like."""
 
 
 def nearest(location: Location, case: Case, leave_out: Container[str] = ()) -> tuple[Near, ...]:
@@ -25,6 +28,9 @@ def nearest(location: Location, case: Case, leave_out: Container[str] = ()) -> t
     named where no state differs, or first one of a kind at which no fault of the library shows,
     such as the logits of a subject that reports nothing else.
     """
+    kinds = {Site.parse(cell.site).kind for cell in location.cells}
+    if len(kinds) < FEWEST_KINDS:
+        return ()
     seen = pattern(location, case)
     sites = frozenset[str]().union(*(of_fault["site"] for of_fault in patterns().values()))
     if not seen.get("site", frozenset()) & sites:

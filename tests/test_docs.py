@@ -132,6 +132,8 @@ def test_tox_has_the_environments_that_contributing_names():
         "score",
         "transformers457",
         "museum",
+        "clean",
+        "locate",
     ):
         assert f"[testenv:{name}]" in tox
         assert f"`{name}`" in (ROOT / "CONTRIBUTING.md").read_text()

@@ -1,5 +1,7 @@
 """What an agreement is worth: precision lost out of sight, and cases that could not have failed."""
 
+import math
+
 import pytest
 import torch
 
@@ -113,6 +115,22 @@ def test_a_declared_bound_is_what_counts():
     assert (verdict.status, verdict.basis) == ("agreed", "declared")
     Bounded.cache_bound = 1e-6
     assert check(Bounded(), CASE).status == "diverged"
+
+
+def test_without_a_bound_an_agreement_says_nothing():
+    """And what is not finite diverges all the same."""
+
+    class Boundless(numerics.DeclaresWhatItRounds):
+        cache_bound = math.inf
+
+    assert check(Boundless(), CASE).status == "weak"
+
+    class Breaks(Boundless):
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            return logits * math.nan, cache
+
+    assert check(Breaks(), CASE).status == "diverged"
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,17 @@ def _row(number: int | None, places: Sequence[int | None], fed: int) -> Rows:
     )
 
 
-def aligned(found: Tensor, right: Tensor, frame: Frame) -> list[Piece] | None:
+def aligned(
+    found: Tensor, right: Tensor, frame: Frame, along: int | None = None
+) -> list[Piece] | None:
     """The corresponding pieces of the state `found` in the examined call and `right` in the
-    reference run; None where they do not correspond."""
+    reference run; None where they do not correspond. `along` is the axis of tokens where that is
+    known from elsewhere, -1 if there is none."""
+    before = found.dim()
     found, right = _unfolded(found, right, frame)
     if found.dim() != right.dim():
         return None
-    roles = _roles(found.shape, right.shape, frame)
+    roles = _roles(found.shape, right.shape, frame, along if found.dim() == before else None)
     if roles is None:
         return None
     rows = _rows_axis(found.shape, right.shape, frame)
@@ -131,7 +135,15 @@ def _split(values: Tensor, axis: int, sizes: tuple[int, int]) -> Tensor:
     return values.reshape(*values.shape[:axis], *sizes, *values.shape[axis + 1 :])
 
 
-def _roles(found: Sequence[int], right: Sequence[int], frame: Frame) -> list[str] | None:
+def is_ambiguous(found: Sequence[int], right: Sequence[int], frame: Frame) -> bool:
+    """Whether the shapes of a state do not tell which of its axes is that of the tokens."""
+    same = tuple(found) == tuple(right) and frame.length == frame.slots
+    return same and frame.plain and frame.slots in found
+
+
+def _roles(
+    found: Sequence[int], right: Sequence[int], frame: Frame, along: int | None
+) -> list[str] | None:
     """For each axis `new`, `all`, `last` (a window's share of all) or '' for none."""
     roles = []
     for mine, theirs in zip(found, right, strict=True):
@@ -150,6 +162,8 @@ def _roles(found: Sequence[int], right: Sequence[int], frame: Frame) -> list[str
         # An axis of that size in both: the first after the rows is taken to be that of the tokens.
         # Here slot i holds position i, so that this decides no more than how places are called.
         sized = [axis for axis, size in enumerate(found) if size == frame.slots and not roles[axis]]
+        if along is not None:
+            sized = [axis for axis in sized if axis == along]
         if sized:
             after = [axis for axis in sized if axis > 0]
             roles[(after or sized)[0]] = "new" if frame.fed == frame.slots else "all"

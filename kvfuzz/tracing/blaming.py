@@ -15,6 +15,7 @@ from torch import Tensor
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparing import Compared, allowed_for, compared, difference_of
 from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.pairing import key_of
 from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
 
 Found = Mapping[int, Compared]
@@ -29,6 +30,18 @@ def first_difference(inside: Inside, last: int) -> Compared | None:
     return next((found[i] for i in sorted(behind) if i in found and found[i].differs), None)
 
 
+def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None:
+    """The earliest state that differs of those that `blamed` has gone into and `last` was made
+    from: a part of a chunk may differ earlier, as it should, and what undoes that is wrong."""
+    events, found = inside.recording.events, inside.found
+    behind = _behind(events, found, last)
+    into = {blamed.index}
+    for event in events[blamed.index + 1 :]:
+        if event.index in behind and into.intersection(event.inputs):
+            into.add(event.index)
+    return next((found[i] for i in sorted(into) if i in found and found[i].differs), None)
+
+
 def last_difference(inside: Inside, step: int) -> int | None:
     """The last event of `step` that differs: its logits, or what it came to before it raised."""
     events = inside.recording.of(step)
@@ -38,14 +51,24 @@ def last_difference(inside: Inside, step: int) -> int | None:
     )
 
 
-def culprit(inside: Inside, first: Event) -> Event:
-    """The operation to blame for the `first` state that differs: the earliest without a counterpart
-    that it was made from, or its own."""
-    unknown = _unmatched_behind(inside, first)
+def culprit(inside: Inside, first: Event, last: int) -> Event:
+    """The operation to blame for the `first` state that differs of those that event number `last`
+    was made from: the earliest without a counterpart that is not right, of those that it was made
+    from itself and of those in its step that others were; or its own."""
+    whole = _unmatched_behind(inside, inside.recording.events[last])
+    unknown = _unmatched_behind(inside, first) + [e for e in whole if e.step == first.step]
     own = [event for event in unknown if event.operation != OUTPUT and event.places]
-    if not own and first.operation in ATTENDING and not inside.frames[first.step].plain:
+    padded = first.operation in ATTENDING and not inside.frames[first.step].plain
+    if padded and all(_is_in_both(inside, e) for e in own if e.index < first.index):
         return _mask_of(inside, first) or first
-    return min(own, key=lambda event: event.index, default=first)
+    return min((*own, first), key=lambda event: event.index)
+
+
+def _is_in_both(inside: Inside, event: Event) -> bool:
+    """Whether the reference run does the same: what it gives beside padding may not compare."""
+    reference = inside.references.get(event.step)
+    keys = map(key_of, reference.recording.events) if reference is not None else ()
+    return key_of(event) in keys
 
 
 def _mask_of(inside: Inside, attention: Event) -> Event | None:
@@ -73,18 +96,19 @@ def _behind(events: Sequence[Event], found: Found, last: int) -> set[int]:
     return behind
 
 
-def _unmatched_behind(inside: Inside, first: Event) -> list[Event]:
-    """The events without a counterpart that `first` was made from directly, or through others of
-    them, without going past one that is right."""
-    events, right = inside.recording.events, dict.fromkeys(inside.found, True)
+def _unmatched_behind(inside: Inside, last: Event) -> list[Event]:
+    """The events without a counterpart that `last` was made from, without going past one that is
+    right."""
+    events = inside.recording.events
+    right = {index: not one.differs for index, one in inside.found.items()}
     behind: set[int] = set()
-    waiting = [first.index]
+    waiting = [last.index]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if not _is_right(inside, events[source], right) and source not in behind:
+            if source not in behind and not _is_right(inside, events[source], right):
                 behind.add(source)
                 waiting.append(source)
-    return [events[index] for index in behind]
+    return [events[index] for index in behind if index not in inside.found]
 
 
 def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
@@ -92,7 +116,9 @@ def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
     nothing yet, shows what is right in another shape, or the reference run has its values somewhere
     in the same module."""
     if event.index not in known:
-        known[event.index] = _is_blank(event) or _is_there(inside, event)
+        known[event.index] = (
+            _is_blank(event) or _is_there(inside, event) or _is_written(inside, event)
+        )
         sources = [inside.recording.events[index] for index in event.inputs]
         if not known[event.index] and not event.unseen and _shows(event, sources):
             known[event.index] = all(_is_right(inside, source, known) for source in sources)
@@ -151,6 +177,27 @@ def _is_there(inside: Inside, event: Event) -> bool:
         return True
     one_token = frame.plain and frame.fed == 1 and event.operation in _ARITHMETIC
     return one_token and _values_within(event, others)
+
+
+def _is_written(inside: Inside, event: Event) -> bool:
+    """Whether what is written so far into a place made beforehand is what a longer run writes there
+    as well, for as many tokens as there are."""
+    frame = inside.frames.get(event.step)
+    if not event.writes or frame is None or not event.output.is_floating_point():
+        return False
+    mine = event.output
+    held = mine != 0
+    for step, reference in inside.references.items():
+        if step <= event.step or not inside.frames[step].plain:
+            continue
+        for other in reference.recording.events:
+            if key_of(other) != key_of(event) or other.output.shape != mine.shape:
+                continue
+            theirs = other.output
+            share = int(held.sum()) * reference.length == int((theirs != 0).sum()) * frame.slots
+            if share and bool(held.any()) and _close(mine[held], theirs[held]):
+                return True
+    return False
 
 
 def _same(event: Event, other: Event, frame: Frame) -> bool:

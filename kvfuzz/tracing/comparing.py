@@ -58,12 +58,14 @@ class Worst:
     channel: int
 
 
-def compared(event: Event, partner: Event, frame: Frame, noise: float) -> Compared | None:
+def compared(
+    event: Event, partner: Event, frame: Frame, noise: float, along: int | None = None
+) -> Compared | None:
     """`event` beside its `partner`, whose noise relative to its scale is `noise`; None where they
-    do not correspond."""
+    do not correspond. `along` is the axis of tokens, where that is known."""
     if event.output.is_floating_point() != partner.output.is_floating_point():
         return None
-    pieces = aligned(event.output, partner.output, frame)
+    pieces = aligned(event.output, partner.output, frame, along)
     if pieces is None or (not pieces[0].positions and not event.output.is_floating_point()):
         return None  # a count, which grows with the tokens
     differences = [

@@ -36,19 +36,25 @@ def state_of(inside: Inside, compared: Compared) -> State:
 
 def _same_elsewhere(inside: Inside, partner: Event, step: int) -> dict[int, Event]:
     """The same operation in the other layers of the reference run, by the layer's number."""
-    pattern = _NUMBER.sub(".*.", partner.module, count=1)
-    found: dict[int, Event] = {}
+    alike: dict[str, list[Event]] = {}
     for event in inside.references[step].recording.events:
-        alike = (event.operation, event.place, event.part) == (
-            partner.operation,
-            partner.place,
-            partner.part,
-        )
-        number = _NUMBER.search(event.module)
-        elsewhere = event.module != partner.module
-        if alike and number and elsewhere and _NUMBER.sub(".*.", event.module, count=1) == pattern:
-            found[int(number.group().strip("."))] = event
+        if _kind(event) == _kind(partner) and _NUMBER.search(event.module):
+            alike.setdefault(event.module, []).append(event)
+    own = alike.pop(partner.module, [])
+    # A line may run several times in a layer, as for keys and then for values.
+    turn = next((n for n, event in enumerate(own) if event.index == partner.index), 0)
+    found: dict[int, Event] = {}
+    for module, events in alike.items():
+        number = _NUMBER.search(module)
+        if number and len(events) == len(own):
+            found[int(number.group().strip("."))] = events[turn]
     return found
+
+
+def _kind(event: Event) -> tuple[object, ...]:
+    """What an operation has in common with the same one in another layer."""
+    pattern = _NUMBER.sub(".*.", event.module, count=1)
+    return pattern, event.operation, event.place, event.part
 
 
 def facts_of(
@@ -73,7 +79,7 @@ def facts_of(
 
 def _recurs(inside: Inside, event: Event) -> bool:
     """Whether `event` is in a module that mixes tokens without attention, by a state."""
-    if not _NUMBER.search(event.module):
+    if event.module and not _NUMBER.search(event.module):
         return False
     same = [e for e in inside.recording.events if e.module == event.module]
     return not any(e.operation in ATTENDING for e in same) and any(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kvfuzz.layout import places_of
 from kvfuzz.location import Divergence, SiteDifference
 from kvfuzz.sites import Site
-from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
+from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
 from kvfuzz.tracing.comparing import Compared, ratio, worst
 from kvfuzz.tracing.inside import Inside, answer
 from kvfuzz.tracing.naming import owner_of, sites_of
@@ -36,9 +36,10 @@ def first_inside(inside: Inside, step: int) -> tuple[Divergence, Compared, Event
     comparison and the operation to blame; None if none does."""
     last = last_difference(inside, step)
     first = None if last is None else first_difference(inside, last)
-    if first is None:
+    if first is None or last is None:
         return None
-    blamed = culprit(inside, first.event)
+    blamed = culprit(inside, first.event, last)
+    first = first_made_from(inside, blamed, last) or first
     return _divergence(inside, first, blamed), first, blamed
 
 

@@ -17,9 +17,9 @@ from kvfuzz.noise import LEAST_STEP
 from kvfuzz.run import CachedPathRaised, Refused, Rows, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tolerance import constant
-from kvfuzz.tracing.aligning import Frame, frame_of
+from kvfuzz.tracing.aligning import Frame, frame_of, is_ambiguous
 from kvfuzz.tracing.comparing import Compared, allowed_for, compared, noises
-from kvfuzz.tracing.pairing import paired
+from kvfuzz.tracing.pairing import grouped, key_of, paired
 from kvfuzz.tracing.recording import Event, Recording, recorded
 from kvfuzz.twin import perturbing, twin_of
 
@@ -80,8 +80,12 @@ def inside(subject: Subject, case: Case, trusted: bool = True) -> Inside:
         if (filled, one_call) not in known:
             known[filled, one_call] = _reference(subject, case, filled, one_call)
         frames[step.index], references[step.index] = frame, known[filled, one_call]
-        found |= _compared(recording.of(step.index), references[step.index], frame, step)
-        found |= _answers(recording.of(step.index), references[step.index], frame)
+    axes = _Axes(list(known.values()))
+    for step in steps:
+        if step.feeds:
+            frame, reference = frames[step.index], references[step.index]
+            found |= _compared(recording.of(step.index), reference, frame, step, axes)
+            found |= _answers(recording.of(step.index), reference, frame)
     return Inside(recording, found, tuple(steps), frames, references, raised)
 
 
@@ -96,7 +100,7 @@ def inside_uncached(subject: Subject, case: Case) -> Inside:
     reference = _measured(subject, lambda: run_cached(subject, whole))
     step = next(whole.steps())
     frame = frame_of(places_of(step), step.size, len(rows[0]))
-    found = _compared(recording.events, reference, frame, step)
+    found = _compared(recording.events, reference, frame, step, _Axes([]))
     found |= _answers(recording.events, reference, frame)
     return Inside(recording, found, (step,), {0: frame}, {0: reference})
 
@@ -110,10 +114,40 @@ def _answers(events: Sequence[Event], reference: Reference, frame: Frame) -> dic
     return {mine.index: one} if one is not None else {}
 
 
-def _beside(event: Event, partner: Event, reference: Reference, frame: Frame) -> Compared | None:
+class _Axes:
+    """Which axis of a state is that of its tokens, told by references of several lengths."""
+
+    def __init__(self, references: Sequence[Reference]) -> None:
+        self._lengths = [reference.length for reference in references]
+        self._groups = [grouped(reference.recording.events) for reference in references]
+
+    def of(self, event: Event, reference: Reference) -> int | None:
+        """The axis of the tokens of an `event` of `reference`, -1 if there is none; None where that
+        cannot be told."""
+        key = key_of(event)
+        own = grouped(reference.recording.events).get(key, [])
+        turn = next(n for n, one in enumerate(own) if one.index == event.index)
+        shapes = {
+            length: groups[key][turn].output.shape
+            for length, groups in zip(self._lengths, self._groups, strict=True)
+            if len(groups.get(key, [])) == len(own)
+        }
+        if len(shapes) < 2 or len({len(shape) for shape in shapes.values()}) > 1:
+            return None
+        axes = range(event.output.dim())
+        fits = (a for a in axes if all(shape[a] == length for length, shape in shapes.items()))
+        return next(fits, -1)
+
+
+def _beside(
+    event: Event, partner: Event, reference: Reference, frame: Frame, axes: _Axes | None = None
+) -> Compared | None:
     """`event` beside its `partner`, judged by the noise of that if it must be: that takes a run of
     its own, which a clean case can do without."""
-    one = compared(event, partner, frame, 0.0)
+    along = None
+    if axes is not None and is_ambiguous(event.output.shape, partner.output.shape, frame):
+        along = axes.of(partner, reference)
+    one = compared(event, partner, frame, 0.0, along)
     if one is None or not one.differs or not event.output.is_floating_point():
         return one
     return replace(one, allowed=allowed_for(partner.output, reference.noise_of(partner)))
@@ -130,19 +164,32 @@ def _compared(
     reference: Reference,
     frame: Frame,
     step: Step,
+    axes: _Axes,
 ) -> dict[int, Compared]:
     """What is compared of the `events` of `step` with `reference`."""
     start = len(text(step.before[0])) if step.before else 0
     pairs = paired(events, reference.recording.events, step.size, start, reference.length)
+    fresh = _made_of_tokens(events)
     found = {}
     for event in events:
         partner = pairs.get(event.index)
         if partner is None:
             continue
-        one = _beside(event, partner, reference, frame)
-        if one is not None:
+        one = _beside(event, partner, reference, frame, axes)
+        # A state as it was before the call is another in a run that begins with the first token.
+        if one is not None and (one.pieces[0].positions or event.index in fresh or not start):
             found[event.index] = one
     return found
+
+
+def _made_of_tokens(events: Sequence[Event]) -> set[int]:
+    """The events that something the call was given has gone into: tokens, mask or positions, as
+    `kvfuzz.run` makes them."""
+    fresh: set[int] = set()
+    for event in events:
+        if not event.places or fresh.intersection(event.inputs):
+            fresh.add(event.index)
+    return fresh
 
 
 def _cached(subject: Subject, case: Case) -> tuple[Recording, list[Step], bool]:

@@ -37,6 +37,8 @@ def sites_of(
     """The site of each of the `events` of one step, by its index."""
     prefix = _list_of_layers(events)
     layers = _layers(events, prefix, norms)
+    if not layers:
+        return {event.index: _alone(event, events, found.get(event.index)) for event in events}
     begun, ended = _span(events, prefix)
     masks = _for_masks(events, begun, owner_of(events), frame)
     sites = {}
@@ -50,13 +52,33 @@ def sites_of(
         elif event.index > ended:
             sites[event.index] = Site("final_norm" if event.module in norms else "logits")
         else:
-            sites[event.index] = Site("attention", 0) if layers else Site("logits")
+            sites[event.index] = Site("attention", 0)
     return sites
+
+
+def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
+    """The site of `event` in code without layers, which is taken for one."""
+    if not event.output.is_floating_point():
+        return Site("position")
+    if event is events[-1]:
+        return Site("logits")
+    attends = next((e.index for e in events if e.operation in ATTENDING), None)
+    if attends is not None and event.index >= attends:
+        return Site("attention", 0)
+    carried = (
+        event.unseen
+        or any(index < events[0].index for index in event.inputs)
+        or (one is not None and one.pieces[0].every and not one.pieces[0].new)
+    )
+    return Site("cache" if carried else "kv", 0)
 
 
 def owner_of(events: Sequence[Event]) -> str:
     """The name of the module that holds the list of layers."""
-    return _list_of_layers(events).rstrip(".").rpartition(".")[0]
+    owner = _list_of_layers(events).rstrip(".").rpartition(".")[0]
+    if owner:
+        return owner
+    return next((e.module for e in events if e.module.startswith("<")), owner)  # the model itself
 
 
 def _list_of_layers(events: Sequence[Event]) -> str:
@@ -143,9 +165,9 @@ def _for_masks(events: Sequence[Event], begun: int, owner: str, frame: Frame) ->
 def _is_square(event: Event, frame: Frame) -> bool:
     """Whether it may be a mask of numbers: of rows, heads, new tokens and slots, or less."""
     shape = event.output.shape
-    return len(shape) > 3 or (
-        len(shape) > 1 and shape[-1] == frame.slots and shape[-2] in (frame.fed, 1)
-    )
+    if len(shape) < 2:
+        return shape == (frame.slots,)
+    return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
 
 
 def _in_layer(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> Site:
@@ -170,6 +192,8 @@ def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
         return "attention"
     if not event.output.is_floating_point() and event.output.dim() > 2:
         return "attention"
+    if event.writes:
+        return "cache"
     if one is not None and one.pieces[0].positions:
         return "cache" if one.pieces[0].every else "kv"
     return "cache" if event.unseen or layer.attends is None else "kv"

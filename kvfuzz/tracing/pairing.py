@@ -21,8 +21,8 @@ def paired(
     the reference's round `start` + i.
     """
     found: Pairs = {}
-    there = _grouped(reference)
-    for key, mine in _grouped(examined).items():
+    there = grouped(reference)
+    for key, mine in grouped(examined).items():
         theirs = there.get(key, [])
         if len(theirs) == len(mine):
             found |= {event.index: other for event, other in zip(mine, theirs, strict=True)}
@@ -32,12 +32,17 @@ def paired(
     return found
 
 
-def _grouped(events: Sequence[Event]) -> dict[tuple[object, ...], list[Event]]:
+def grouped(events: Sequence[Event]) -> dict[tuple[object, ...], list[Event]]:
     """The events of each operation of each line of each module, in order, over all its calls."""
     groups: dict[tuple[object, ...], list[Event]] = defaultdict(list)
     for event in events:
-        groups[event.module, event.place, event.operation, event.part].append(event)
+        groups[key_of(event)].append(event)
     return groups
+
+
+def key_of(event: Event) -> tuple[object, ...]:
+    """What an event has in common with the same one in another run."""
+    return event.module, event.place, event.operation, event.part
 
 
 def _rounds(mine: int, theirs: int, fed: int, length: int) -> int:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 import kvfuzz
 from kvfuzz.location import Line, short_path
+from kvfuzz.tensors import walk
 
 MOST_BYTES = 2 * 1024**3
 """States beyond this size are no longer kept: then modules alone are recorded."""
@@ -91,6 +92,11 @@ class Event:
     def place(self) -> Place:
         return self.places[0] if self.places else NOWHERE
 
+    @property
+    def writes(self) -> bool:
+        """Whether it wrote into what was there before."""
+        return self.operation == "__setitem__" or _is_in_place(self.operation)
+
 
 @dataclass(slots=True)
 class Recording:
@@ -151,8 +157,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.recording = Recording()
         model = getattr(subject, "model", subject)
-        named = model.named_modules() if isinstance(model, nn.Module) else ()
-        self._names = {id(module): name for name, module in named}
+        self._names = _names_of(subject, model)
         classes = _classes(subject, model)
         self._homes: dict[str, int] = {}
         self._roots = tuple({_root(name) for one in classes if (name := _source_of(one))})
@@ -163,9 +168,7 @@ class _Recorder(TorchFunctionMode):
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
         self._weights = {
-            id(weight)
-            for module in ([model] if isinstance(model, nn.Module) else [])
-            for weight in (*module.parameters(), *module.buffers())
+            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
         }
         self._bytes = 0
         self._run = -1
@@ -173,7 +176,7 @@ class _Recorder(TorchFunctionMode):
     def enter(self, module: nn.Module, _: Any) -> None:
         """A module begins."""
         self._fresh()
-        name = self._names.get(id(module)) or f"{self._stack[-1][0]}<{type(module).__name__}>"
+        name = self._names.get(id(module)) or f"{self._stack[-1][0]}{_unnamed(module)}"
         self._stack.append((name, self._calls[name]))
         self._calls[name] += 1
         if is_norm(module):
@@ -199,15 +202,22 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if not self.recording.whole:
             return result
-        name = getattr(func, "__name__", str(func))
+        name = getattr(func, "__name__", None) or str(func)
         changed = _changed(name, args, kwargs, result)
-        if changed is None and not isinstance(result, Tensor | tuple | list):
+        if changed is not None:
+            results = [changed]
+        elif type(result) is Tensor:
+            results = [result]
+        elif isinstance(result, tuple | list) and type(result) is not torch.Size:
+            results = _tensors(result)
+        else:
             return result
-        results = [changed] if changed is not None else list(_tensors(result))
-        if not results:
-            return result
+        if not results or (name == "__set__" and id(results[0]) in self._weights):
+            return result  # a weight that is exchanged for its double, by kvfuzz itself
         self._fresh()
-        operands = list(_tensors((args, kwargs)))
+        operands = _tensors(args)
+        if kwargs:
+            operands += _tensors(kwargs)
         places = self._places(sys._getframe(1))
         module, call = self._stack[-1]
         for part, tensor in enumerate(results):
@@ -251,7 +261,7 @@ class _Recorder(TorchFunctionMode):
             if operation != OUTPUT:
                 self._made[id(tensor)] = index
                 self._alive.append(tensor)  # an id stands for one object only while that lives
-                if changed is not None:
+                if changed is not None and operation != "__set__" and _storage(tensor):
                     self._written[_storage(tensor)] = index
         step = self.recording.step
         events.append(
@@ -285,10 +295,15 @@ class _Recorder(TorchFunctionMode):
         is none, the innermost of code that is neither torch nor kvfuzz nor the standard library."""
         found: list[Place] = []
         other: Place | None = None
-        while frame is not None and len(found) < _DEEPEST and frame.f_code.co_filename != _CALLER:
-            rank = self._rank(frame.f_code.co_filename)
+        homes = self._homes
+        while frame is not None and len(found) < _DEEPEST:
+            code = frame.f_code
+            filename = code.co_filename
+            if filename == _CALLER:
+                break
+            rank = homes[filename] if filename in homes else self._rank(filename)
             if rank:
-                place = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
+                place = filename, frame.f_lineno, code.co_qualname
                 if rank == 2:
                     found.append(place)
                 other = other or place
@@ -361,6 +376,37 @@ def _is_skipped(filename: str) -> bool:
     return filename.startswith(_SKIPPED) and not filename.startswith(_OWN_MODELS)
 
 
+def _names_of(subject: Any, model: Any) -> dict[int, str]:
+    """The names of the modules of `subject` by their ids: as in its `model`, or from its attributes
+    on."""
+    roots = {"": model} if isinstance(model, nn.Module) else dict(_held(subject))
+    names: dict[int, str] = {}
+    for root, module in roots.items():
+        for name, inner in module.named_modules(prefix=root):
+            names.setdefault(id(inner), name)
+    return names
+
+
+def _held(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules among the attributes of `thing`, and in their lists and dicts, by their names."""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(thing, nn.Module):
+        yield name, thing
+    elif isinstance(thing, Mapping):
+        parts = thing.items()
+    elif isinstance(thing, list | tuple):
+        parts = enumerate(thing)
+    elif not name:
+        parts = getattr(thing, "__dict__", {}).items()
+    for key, value in parts:
+        yield from _held(value, f"{name}.{key}" if name else str(key))
+
+
+def _unnamed(module: nn.Module) -> str:
+    """A name for a module that has none: the model itself, or one made on the way."""
+    return f"<{type(module).__name__}>"
+
+
 def _root(filename: str) -> str:
     """The folder of the package that `filename` is in, or the file itself outside packages."""
     root = Path(filename).parent
@@ -394,18 +440,29 @@ def _changed(
         return None
     if name in ("__setitem__", "__set__") or result is target:
         return target
-    return target if name.endswith("_") and not name.endswith("__") else None
+    return target if _is_in_place(name) else None
 
 
-def _tensors(thing: Any) -> Iterator[Tensor]:
+def _is_in_place(name: str) -> bool:
+    """Whether an operation of that name writes into its first operand."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _tensors(thing: Any) -> list[Tensor]:
+    """The tensors in `thing`, in order."""
     if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from _tensors(value)
-    elif isinstance(thing, list | tuple):
-        for value in thing:
-            yield from _tensors(value)
+        return [thing]
+    if isinstance(thing, Mapping):
+        thing = thing.values()
+    elif not isinstance(thing, list | tuple):
+        return []
+    found: list[Tensor] = []
+    for value in thing:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple | Mapping):
+            found += _tensors(value)
+    return found
 
 
 def _is_value(tensor: Tensor) -> bool:
@@ -415,7 +472,8 @@ def _is_value(tensor: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
+    """What stands for the memory of `tensor`; 0 where it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
-        return -1
+        return 0

@@ -1,0 +1,489 @@
+"""Small decoders as people write them, each with faults in what runs after the first call.
+
+A faulty class overrides one method of a right one; the line to find has the comment `fault`.
+"""
+
+import inspect
+import math
+from itertools import count
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+WIDTH, VOCAB, LONGEST, LAYERS, HEADS = 16, 29, 40, 2, 4
+
+
+def line_of(cls):
+    """The number of the line of `cls` that is marked as its fault."""
+    lines, start = inspect.getsourcelines(cls)
+    (number,) = (n for n, line in zip(count(start), lines, strict=False) if "# fault" in line)
+    return number
+
+
+class Grown:
+    """A cache of keys and values of each layer that are joined along the axis of time."""
+
+    def __init__(self, axis=2):
+        self.axis, self.keys, self.values = axis, [None] * LAYERS, [None] * LAYERS
+        self.text = None
+
+    @property
+    def length(self):
+        return 0 if self.keys[-1] is None else self.keys[-1].shape[self.axis]
+
+    def update(self, layer, key, value):
+        if self.keys[layer] is not None:
+            key = torch.cat((self.keys[layer], key), self.axis)
+            value = torch.cat((self.values[layer], value), self.axis)
+        self.keys[layer], self.values[layer] = key, value
+        return key, value
+
+
+class Norm(nn.Module):
+    """Divides by the root of the mean of squares."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(torch.rand(WIDTH) + 0.5), 1e-6
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+class Grouped(nn.Module):
+    """Heads in groups, [batch, heads, time, dim], and the softmax written out."""
+
+    groups = 2
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.size = layer, WIDTH // HEADS
+        self.query, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.key = nn.Linear(WIDTH, self.groups * self.size)
+        self.value = nn.Linear(WIDTH, self.groups * self.size)
+
+    def forward(self, x, mask, cache):
+        query, key, value = (
+            part(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        old = 0 if cache is None else key.shape[2] - x.shape[1]
+        if cache is not None:
+            old = cache.keys[self.layer].shape[2] if cache.keys[self.layer] is not None else 0
+            key, value = self.stored(cache, key, value, old)
+        return self.out(self.attended(query, self.shared(key, old), self.shared(value, old), mask))
+
+    def stored(self, cache, key, value, old):
+        return cache.update(self.layer, key, value)
+
+    def shared(self, states, old):
+        return states.repeat_interleave(HEADS // self.groups, 1)
+
+    def attended(self, query, key, value, mask):
+        scores = query @ key.transpose(2, 3) / math.sqrt(self.size)
+        weights = torch.softmax(scores + mask, -1)
+        return (weights @ value).transpose(1, 2).flatten(2)
+
+
+class SharesTheWrongWay(Grouped):
+    """Heads of a decode step are repeated as blocks, not one by one."""
+
+    def shared(self, states, old):
+        if old:
+            return states.repeat(1, HEADS // self.groups, 1, 1)  # fault
+        return super().shared(states, old)
+
+
+class WritesToTheNextLayer(Grouped):
+    """A later call reads the keys of the layer below."""
+
+    def stored(self, cache, key, value, old):
+        _, value = super().stored(cache, key, value, old)
+        layer = self.layer - 1 if old and self.layer else self.layer
+        return cache.keys[layer], value  # fault
+
+
+class RollsItsRows(Grouped):
+    """A later call gives each row the new keys of the row before it."""
+
+    def stored(self, cache, key, value, old):
+        if old and self.layer == 1:
+            key = key.roll(1, 0)  # fault
+        return super().stored(cache, key, value, old)
+
+
+class Fused(nn.Module):
+    """One projection for all three, [time, batch, width], heads and rows on one axis, and a mask
+    that a single token does without."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.size = layer, WIDTH // HEADS
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, mask, cache):
+        time, batch, _ = x.shape
+        old = 0 if cache is None or cache.keys[self.layer] is None else 1
+        query, key, value = (
+            part.reshape(time, batch * HEADS, self.size).transpose(0, 1)
+            for part in self.split(self.qkv(x), old)
+        )
+        if cache is not None:
+            key, value = cache.update(self.layer, key, value)
+        scores = torch.bmm(query, key.transpose(1, 2)) / math.sqrt(self.size)
+        if time > 1:
+            scores = scores + mask
+        weights = self.weights(scores, old)
+        return self.out(torch.bmm(weights, value).transpose(0, 1).reshape(time, batch, WIDTH))
+
+    def split(self, states, old):
+        return states.chunk(3, -1)
+
+    def weights(self, scores, old):
+        return scores.softmax(-1)
+
+
+class SplitsInAnotherOrder(Fused):
+    """A later call takes the value for the key."""
+
+    def split(self, states, old):
+        query, key, value = super().split(states, old)
+        return (query, key + 0.5 * value, value) if old else (query, key, value)  # fault
+
+
+class SharpensLater(Fused):
+    """A later call scales its scores twice."""
+
+    def weights(self, scores, old):
+        if old and self.layer == 1:
+            scores = scores * 1.25  # fault
+        return scores.softmax(-1)
+
+
+class Kernel(Grouped):
+    """The same by torch's own kernel."""
+
+    def attended(self, query, key, value, mask):
+        states = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return states.transpose(1, 2).flatten(2)
+
+
+class KernelWithoutScale(Kernel):
+    """A single query is not scaled."""
+
+    def attended(self, query, key, value, mask):
+        if query.shape[2] < key.shape[2]:
+            states = F.scaled_dot_product_attention(query, key, value, mask, scale=1.0)  # fault
+            return states.transpose(1, 2).flatten(2)
+        return super().attended(query, key, value, mask)
+
+
+class Recurrence(nn.Module):
+    """A gated sum over time by a loop, and a branch of its own for one token."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.gate, self.into = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, mask, cache):
+        gate, new = self.gate(x).sigmoid(), self.into(x)
+        state = None if cache is None else cache.keys[self.layer]
+        if state is not None and x.shape[1] == 1:
+            state = self.step(state[:, 0], gate[:, 0], new[:, 0])
+            states = state[:, None]
+        else:
+            states = self.loop(state, gate, new)
+        if cache is not None:
+            cache.keys[self.layer] = states[:, -1:]
+        return self.out(states)
+
+    def step(self, state, gate, new):
+        return gate * state + (1 - gate) * new
+
+    def loop(self, state, gate, new):
+        state, states = torch.zeros_like(new[:, 0]) if state is None else state[:, 0], []
+        for time in range(new.shape[1]):
+            state = gate[:, time] * state + (1 - gate[:, time]) * new[:, time]
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+class ForgetsItsGate(Recurrence):
+    """One token is added in full."""
+
+    def step(self, state, gate, new):
+        return gate * state + new  # fault
+
+
+class StartsAnew(Recurrence):
+    """A later chunk begins with nothing."""
+
+    def loop(self, state, gate, new):
+        if state is not None:
+            state = torch.zeros_like(state)  # fault
+        return super().loop(state, gate, new)
+
+
+class Block(nn.Module):
+    """A layer: what mixes tokens, and then an MLP."""
+
+    def __init__(self, layer, mixer):
+        super().__init__()
+        self.before, self.mixer, self.after = Norm(), mixer(layer), Norm()
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, 8))
+        self.down = nn.Linear(8, WIDTH)
+
+    def forward(self, x, mask, cache):
+        x = x + self.mixer(self.before(x), mask, cache)
+        return x + self.fed_forward(x, cache)
+
+    def fed_forward(self, x, cache):
+        return self.down(self.mlp(self.after(x)))
+
+
+class SkipsItsNorm(Block):
+    """A single token is not normalised before the MLP."""
+
+    def fed_forward(self, x, cache):
+        if cache is not None and x.shape[1] == 1:
+            return self.down(self.mlp(x))  # fault
+        return super().fed_forward(x, cache)
+
+
+class AddsTwice(Block):
+    """The residual counts twice once the cache is longer than four."""
+
+    def forward(self, x, mask, cache):
+        mixed = self.mixer(self.before(x), mask, cache)
+        x = x + mixed
+        if cache is not None and cache.keys[1] is not None and cache.keys[1].shape[2] > 4:
+            x = x + mixed  # fault
+        return x + self.fed_forward(x, cache)
+
+
+class Net(nn.Module):
+    """Learned positions, two layers, a norm, and the embedding as its readout."""
+
+    mixer, block, time_first = Grouped, Block, False
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.place = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.layers = nn.ModuleList(self.block(n, self.mixer) for n in range(LAYERS))
+        self.norm = Norm()
+
+    def forward(self, tokens, cache=None, text=None, positions=None):
+        start, time = (0 if cache is None else cache.length), tokens.shape[1]
+        if positions is None:
+            positions = self.positions(start, time)
+        x = self.token(tokens) + self.place(positions)
+        mask = self.mask(start, time, text).to(x.dtype)
+        if self.time_first:
+            x, mask = x.transpose(0, 1), mask[0, 0]
+        for layer in self.layers:
+            x = layer(x, mask, cache)
+        x = x.transpose(0, 1) if self.time_first else x
+        return self.read(self.norm(x), start)
+
+    def positions(self, start, time):
+        return torch.arange(start, start + time)
+
+    def mask(self, start, time, text):
+        """What hides the keys [batch or 1, 1, time, slots] that a token may not see."""
+        index = torch.arange(start + time)
+        seen = (index[None] <= index[start:, None])[None]
+        if text is not None:
+            seen = seen & text[:, None]
+        return torch.where(seen, 0.0, -1e9)[:, None]
+
+    def read(self, x, start):
+        return F.linear(x, self.token.weight)
+
+
+class PositionTooFar(Net):
+    """A later call counts one too far."""
+
+    def positions(self, start, time):
+        return torch.arange(start, start + time) + (start > 0)  # fault
+
+
+class HidesTheFirst(Net):
+    """A later call hides the first key."""
+
+    def mask(self, start, time, text):
+        mask = super().mask(start, time, text)
+        return mask + torch.where(torch.arange(start + time) < (start > 0), -1e9, 0.0)  # fault
+
+
+class SeesPadding(Net):
+    """A later call sees what is no text."""
+
+    def mask(self, start, time, text):
+        return super().mask(start, time, None if start else text)  # fault
+
+
+class ReadsTooLoud(Net):
+    """The logits of a later call are too large."""
+
+    def read(self, x, start):
+        logits = super().read(x, start)
+        return logits * 1.01 if start else logits  # fault
+
+
+class Decoder:
+    """A net behind the protocol, with a cache that grows."""
+
+    vocab_size, max_length = VOCAB, LONGEST
+    net, mixer, block, axis = Net, Grouped, Block, 2
+
+    def __init__(self, seed=0):
+        time_first = issubclass(self.mixer, Fused)
+        parts = {"mixer": self.mixer, "block": self.block, "time_first": time_first}
+        made = type(self.net.__name__, (self.net,), {**parts, "__module__": __name__})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.model = made().eval()
+
+    def uncached(self, tokens):
+        return self.model(tokens)
+
+    def new_cache(self, batch):
+        return Grown(self.axis)
+
+    def cached(self, tokens, cache):
+        return self.model(tokens, cache), cache
+
+
+def decoder(**parts):
+    """A kind of decoder made of these `parts`, and whose `name` it has."""
+    cls = parts.get("block") or parts.get("mixer") or parts.get("net") or Decoder
+    parts = {"axis": 1 if issubclass(parts.get("mixer", Grouped), Fused) else 2, **parts}
+    return type(f"{cls.__name__}Decoder", (Decoder,), parts)
+
+
+class RecurrentDecoder(Decoder):
+    """Its layers keep a sum, and count tokens beside it."""
+
+    mixer = Recurrence
+
+    def new_cache(self, batch):
+        return Counted()
+
+    def cached(self, tokens, cache):
+        logits = self.model(tokens, cache)
+        cache.length += tokens.shape[1]
+        return logits, cache
+
+
+class Counted(Grown):
+    """A cache that counts what it was fed."""
+
+    length = 0
+
+
+class Allocated(Grown):
+    """Room for the longest row, which is written into by index."""
+
+    def __init__(self, batch):
+        super().__init__()
+        shape = batch, Grouped.groups, LONGEST, WIDTH // HEADS
+        self.room = [[torch.zeros(shape) for _ in range(2)] for _ in range(LAYERS)]
+        self.filled = [0] * LAYERS
+
+    @property
+    def length(self):
+        return self.filled[-1]
+
+    def update(self, layer, key, value):
+        start = self.filled[layer]
+        self.filled[layer] = start + key.shape[2]
+        keys, values = self.room[layer]
+        self.write(keys, key, start)
+        self.write(values, value, start)
+        # What is asked for its shape in the next call.
+        self.keys[layer] = keys[:, :, : self.filled[layer]]
+        return self.keys[layer], values[:, :, : self.filled[layer]]
+
+    def write(self, room, new, start):
+        room[:, :, start : start + new.shape[2]] = new
+
+
+class WritesOneTooEarly(Allocated):
+    """A later call writes over the newest entry."""
+
+    def write(self, room, new, start):
+        start = max(0, start - 1)
+        room[:, :, start : start + new.shape[2]] = new  # fault
+
+
+class CopiesTheWrongIndex(Allocated):
+    """A later call writes its tokens in the order of another's."""
+
+    def write(self, room, new, start):
+        index = torch.arange(start, start + new.shape[2])
+        room.index_copy_(2, index.flip(0) if start else index, new)  # fault
+
+
+class AllocatedDecoder(Decoder):
+    """A decoder with room for all from the beginning."""
+
+    cache = Allocated
+
+    def new_cache(self, batch):
+        return self.cache(batch)
+
+
+class WritesEarlyDecoder(AllocatedDecoder):
+    """One whose cache is written one too early."""
+
+    cache = WritesOneTooEarly
+
+
+class CopiesDecoder(AllocatedDecoder):
+    """One whose chunks are written backwards."""
+
+    cache = CopiesTheWrongIndex
+
+
+class PaddedDecoder(Decoder):
+    """A decoder that takes padding, crops and reorders."""
+
+    positions_from_mask = True
+
+    def cached(self, tokens, cache, *, mask=None, positions=None):
+        if positions is None and mask is not None:
+            places = (mask.cumsum(1) - 1).clamp(min=0)
+            positions = places[:, -tokens.shape[1] :]
+        return self.model(tokens, cache, mask, positions), cache
+
+    def crop(self, cache, count):
+        kept = max(0, cache.length - count)
+        for states in (cache.keys, cache.values):
+            states[:] = [held[:, :, :kept] for held in states]
+        return cache
+
+    def reorder(self, cache, rows):
+        for states in (cache.keys, cache.values):
+            states[:] = [held[rows] for held in states]
+        return cache
+
+
+class CropsKeysAlone(PaddedDecoder):
+    """Values are cropped at the wrong end."""
+
+    def crop(self, cache, count):
+        super().crop(Grown(), 0) if cache.keys[0] is None else None
+        kept = max(0, cache.length - count)
+        cache.keys[:] = [held[:, :, :kept] for held in cache.keys]
+        cache.values[:] = [held[:, :, count:] for held in cache.values]  # fault
+        return cache
+
+
+class ReordersTwice(PaddedDecoder):
+    """Rows are moved twice."""
+
+    def reorder(self, cache, rows):
+        return super().reorder(super().reorder(cache, rows), rows)
