@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvfuzz.case import Case
-from kvfuzz.errors import KvfuzzError
 from kvfuzz.loading import load
 from kvfuzz.location import Location
 from kvfuzz.states import compared_states, difference_map, divergence
@@ -28,15 +27,11 @@ STORE = Path(__file__).with_name("patterns.json")
 
 @functools.cache
 def patterns() -> Mapping[str, Pattern]:
-    """The pattern of each fault of the library that shows in the logits, by its id: as it is
-    stored, or, of a package's own faults, as its witness shows it now."""
+    """The pattern of each fault of the library that shows in the logits, by its id, as it is
+    stored. Those of other packages have none: a fault is not run where somebody else's is looked
+    at, since it may end the process, or leave a change behind."""
     known = stored()
-    found = {}
-    for mutant in shown():
-        of_witness = known.get(mutant.id) or _pattern_or_none(mutant)
-        if of_witness:
-            found[mutant.id] = of_witness
-    return found
+    return {mutant.id: known[mutant.id] for mutant in shown() if mutant.id in known}
 
 
 def shown() -> list[Mutant]:
@@ -74,14 +69,6 @@ def located(factory: Factory, case: Case) -> Location:
             if first is not None:
                 return Location(first, cells=tuple(difference_map(states)))
     return Location(None)
-
-
-def _pattern_or_none(mutant: Mutant) -> Pattern | None:
-    """None where the witness of a package's fault cannot be run: it is like nothing then."""
-    try:
-        return witnessed(mutant)
-    except KvfuzzError:
-        return None
 
 
 def _text() -> str:

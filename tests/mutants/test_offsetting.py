@@ -71,7 +71,7 @@ def test_the_verdict_tells_that_the_logits_agree():
     )
     nothing = find("placebo.passes_through")
     clean = verdict_of(LATENT, nothing.into(ZOO.subject(case), case.dtype), case)
-    assert (clean.status, clean.law) == ("agreed", "agreement")
+    assert (clean.status, clean.law) == ("agreed", "latent")
 
 
 @pytest.mark.parametrize("mutant_id", PAIRS)

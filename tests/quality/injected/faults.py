@@ -541,7 +541,6 @@ RECURRENT = (
         "recurrent state",
         "ssm_states = state * dA + dBx",
         "ssm_states = state * dA * dA + dBx",
-        in_tests=True,
     ),
     _fault(
         "falcon_h1.state_not_updated",
@@ -563,6 +562,7 @@ RECURRENT = (
         "recurrent state",
         "cache.update_recurrent_state(ssm_state, self.layer_idx)",
         "cache.update_recurrent_state(ssm_state * 0.99, self.layer_idx)",
+        in_tests=True,
     ),
     _fault(
         "falcon_h1.time_step_without_bias",
