@@ -77,7 +77,8 @@ _ORDINALS = (
 )
 # After these the length of the cache is another, and where the next token stands is read from it.
 _SHORTENING = ("crop", "reset", "restore")
-_COARSER = (torch.float32, torch.float16, torch.bfloat16)
+# The coarsest first: what it can hold, the others can hold too.
+_COARSER = (torch.bfloat16, torch.float16, torch.float32)
 _ALIKE = 1e-9
 
 
@@ -122,7 +123,7 @@ def cause_of(site: Site, position: int, state: State, facts: Facts) -> tuple[str
         return (
             "batch row" if moved else "stale state"
         ), f"the last operation was {facts.operation}"
-    if facts.recurrent:
+    if facts.recurrent and site.kind in ("kv", "cache"):
         return "recurrent state", ""
     if facts.rotary:
         return "rope scaling", ""
@@ -139,6 +140,8 @@ def _fitting(cause: str, site: Site, facts: Facts) -> str:
         return "stale state"
     if cause == "rope scaling" and site.kind not in ("kv", "cache"):
         return _OF_KIND[site.kind]
+    if cause == "position index" and site.kind not in ("position", "kv", "cache"):
+        return _OF_KIND[site.kind]  # numbers in a mask
     if cause == "position index" and facts.operation in _SHORTENING:
         return "stale state"
     if cause == "scale" and site.kind in ("norm", "mlp_norm", "final_norm", "position"):

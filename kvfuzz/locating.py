@@ -14,6 +14,8 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
 
+from torch import Tensor
+
 from kvfuzz.agreement import check_against, reference
 from kvfuzz.case import Case, Step
 from kvfuzz.causes import Facts, State, advice, cause_of
@@ -33,8 +35,15 @@ from kvfuzz.states import (
 )
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.tracing.evidence import evidence_of, facts_of, state_of
-from kvfuzz.tracing.first import cells, diverging_step, first_inside, latent_cells
-from kvfuzz.tracing.inside import Inside, inside, inside_uncached
+from kvfuzz.tracing.first import (
+    cells,
+    diverging_step,
+    first_inside,
+    last_line,
+    latent_cells,
+    shows_logits,
+)
+from kvfuzz.tracing.inside import Inside, agree, inside, inside_uncached
 
 NEAREST = "kvfuzz.nearest"
 """The entry point group of what names the faults that a location is like:
@@ -63,7 +72,14 @@ def locate(
         for dtype in dict.fromkeys(("float64", case.dtype)):
             if dtype in factory.dtypes or dtype == case.dtype:
                 case_in = replace(case, dtype=dtype)
-                found = _located(factory, case_in, paths, strict)
+                try:
+                    found = _located(factory, case_in, paths, strict)
+                except KvfuzzError:
+                    raise
+                except Exception:
+                    if dtype == case.dtype:
+                        raise
+                    continue  # a subject that does not follow into float64, as a scripted one
                 if found.first is not None or found.latent:
                     break
     return found
@@ -90,13 +106,13 @@ def locate_precisely(factory: Factory, case: Case) -> Divergence | None:
 
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
     subject = factory.subject(case)
-    plain = _plain_seconds(subject, case)
+    plain, logits = _plain(subject, case)
     suspect, sentence = _suspect(paths or _paths(subject, case))
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
-        found = _by_operations(subject, case, suspect, strict)
+        found = _by_operations(subject, case, suspect, strict, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
     cost = (time.perf_counter() - started) / plain if plain else None
@@ -110,19 +126,21 @@ def _with_first(found: Location) -> tuple[SiteDifference, ...]:
     first = found.first
     if first is None or not found.cells:
         return found.cells
-    place = first.step, str(first.site), first.position
-    if any((cell.step, cell.site, cell.position) == place for cell in found.cells):
+    own = SiteDifference(first.step, str(first.site), first.position, first.excess)
+    there = [cell for cell in found.cells if replace(cell, excess=own.excess) == own]
+    if any(cell.excess > 1 for cell in there):
         return found.cells
-    return (*found.cells, SiteDifference(*place, first.excess))
+    return (*(cell for cell in found.cells if cell not in there), own)
 
 
-def _plain_seconds(subject: Subject, case: Case) -> float:
-    """What the two plain runs of `case` take."""
-    started = time.perf_counter()
+def _plain(subject: Subject, case: Case) -> tuple[float, Tensor | None]:
+    """What the two plain runs of `case` take, and the logits of the cached one, None if a run
+    raises."""
+    started, logits = time.perf_counter(), None
     with suppress(CachedPathRaised, Refused):
         run_uncached(subject, layout(case).sequences)
-        run_cached(subject, case)
-    return time.perf_counter() - started
+        logits = run_cached(subject, case)
+    return time.perf_counter() - started, logits
 
 
 def _paths(subject: Subject, case: Case) -> Paths | None:
@@ -265,19 +283,24 @@ def _harmless(kinds: set[str]) -> str:
     return "a later state agrees again: another difference may undo this one"
 
 
-def _by_operations(subject: Subject, case: Case, suspect: Suspect, strict: bool) -> Location:
-    """By every operation of the torch modules."""
+def _by_operations(
+    subject: Subject, case: Case, suspect: Suspect, strict: bool, logits: Tensor | None
+) -> Location:
+    """By every operation of the torch modules. `logits` are those of the cached run when it was not
+    recorded."""
     run: Callable[..., Inside] = inside_uncached if suspect == "uncached" else inside
     found = run(subject, case)
+    if not found.raised and not shows_logits(found):
+        return Location(None)
     step = diverging_step(found)
     map_ = tuple(cells(found))
-    notes = _seen(found)
+    notes = _seen(found) + _otherwise(found, logits, subject)
     latent = _latent(latent_cells(found)) if step is None else ()
     if step is None and not (latent and strict):
         return Location(None, latent=latent, cells=map_, notes=notes)
-    what = first_inside(found, latent[0].step if step is None else step)
+    what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
     if what is None:
-        return Location(None, cells=map_, notes=(*notes, "no state inside could be compared"))
+        return Location(None, cells=map_, notes=(*notes, _nothing_differs(found)))
     first, compared, blamed = what
     operation = _operation_before(case, first.step)
     facts = facts_of(found, compared, blamed, operation, _window(subject, first.site))
@@ -297,6 +320,28 @@ def _seen(found: Inside) -> tuple[str, ...]:
     if found.recording.whole:
         return ()
     return ("the states are too large to keep: modules were compared, and not each operation",)
+
+
+def _otherwise(found: Inside, logits: Tensor | None, subject: Subject) -> tuple[str, ...]:
+    """What is said where the recorded run is not the plain one."""
+    if found.logits is None or logits is None or agree(found.logits, logits, subject):
+        return ()
+    return (
+        "the cached path gave other logits when it was recorded: it does not repeat, or it behaves "
+        "otherwise while it is watched",
+    )
+
+
+def _nothing_differs(found: Inside) -> str:
+    """What is said where no state differs and yet the case goes wrong."""
+    line = last_line(found)
+    if not found.raised or line is None:
+        return "no state inside could be compared"
+    last = found.steps[-1]
+    return (
+        f"no state differs up to where step {last.index + 1} ({last.kind}) raises; the last "
+        f"operation before that is at {line}"
+    )
 
 
 def _by_logits(subject: Subject, case: Case, name: str) -> Location:

@@ -8,8 +8,8 @@ holds *all* of them, as a cache and the columns of a mask do. Every other axis m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -135,6 +135,23 @@ def _split(values: Tensor, axis: int, sizes: tuple[int, int]) -> Tensor:
     return values.reshape(*values.shape[:axis], *sizes, *values.shape[axis + 1 :])
 
 
+def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
+    """`piece` of a padded row with each axis taken as one of slots that has room for more than are
+    used, as the columns of a mask over a cache made beforehand: these are as many in both runs, and
+    padding moves what they hold."""
+    group = next((group for group in frame.groups if group.row == piece.row), None)
+    if group is None or torch.equal(group.slots, group.slot_positions):
+        return
+    for axis, size in enumerate(piece.found.shape):
+        same = piece.right.shape[axis] == size >= max(frame.slots, frame.length)
+        if same and axis not in (piece.axis, piece.rows):
+            yield replace(
+                piece,
+                found=_taken(piece.found, axis, group.slots),
+                right=_taken(piece.right, axis, group.slot_positions),
+            )
+
+
 def is_ambiguous(found: Sequence[int], right: Sequence[int], frame: Frame) -> bool:
     """Whether the shapes of a state do not tell which of its axes is that of the tokens."""
     same = tuple(found) == tuple(right) and frame.length == frame.slots
@@ -158,7 +175,7 @@ def _roles(
         else:
             return None
         roles.append(role)
-    if "new" not in roles and "all" not in roles and frame.length == frame.slots:
+    if not any(roles) and frame.length == frame.slots:
         # An axis of that size in both: the first after the rows is taken to be that of the tokens.
         # Here slot i holds position i, so that this decides no more than how places are called.
         sized = [axis for axis, size in enumerate(found) if size == frame.slots and not roles[axis]]

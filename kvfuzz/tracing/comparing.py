@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.tolerance import ROUNDOFF
-from kvfuzz.tracing.aligning import Frame, Piece, aligned
+from kvfuzz.tracing.aligning import Frame, Piece, aligned, at_slots
 from kvfuzz.tracing.recording import Event
 
 MULTIPLE = 64.0
@@ -20,6 +20,8 @@ MULTIPLE = 64.0
 HUGE = 1e30
 """Larger numbers stand for infinity, as in a mask."""
 
+# The roundoff of float32: what is coarser has noise of its own at every step.
+_FINE = 2.0**-24
 # A number that stands for "never" beside ordinary ones must not set their scale.
 _OUTLIER = 1e4
 _ORDINARY = 1e3
@@ -68,12 +70,26 @@ def compared(
     pieces = aligned(event.output, partner.output, frame, along)
     if pieces is None or (not pieces[0].positions and not event.output.is_floating_point()):
         return None  # a count, which grows with the tokens
+    if not frame.plain:
+        pieces = [_settled(piece, frame, allowed_for(partner.output, noise)) for piece in pieces]
     differences = [
         _along(difference_of(piece.found, piece.right), piece.axis).tolist() for piece in pieces
     ]
     same = not any(value for values in differences for value in values)
     allowed = 0.0 if same else allowed_for(partner.output, noise)
     return Compared(event, partner, tuple(pieces), tuple(map(tuple, differences)), allowed)
+
+
+def _settled(piece: Piece, frame: Frame, allowed: float) -> Piece:
+    """`piece`, or the same with an axis of slots where that makes it right."""
+    if _largest(piece) <= allowed:
+        return piece
+    return next((one for one in at_slots(piece, frame) if _largest(one) <= allowed), piece)
+
+
+def _largest(piece: Piece) -> float:
+    difference = difference_of(piece.found, piece.right)
+    return float(difference.max()) if difference.numel() else 0.0
 
 
 def worst(one: Compared) -> Worst:
@@ -92,7 +108,7 @@ def difference_of(found: Tensor, right: Tensor) -> Tensor:
     """|found - right| in float64: nought where both stand for the same infinity, or are NaN; inf
     where one alone is."""
     if not found.is_floating_point():
-        return torch.where(found == right, 0.0, math.inf).double()
+        return (found.double() - right.double()).abs()
     difference = (found.double() - right.double()).abs()
     if not difference.numel() or float(difference.max()) < 1:
         return difference
@@ -106,7 +122,10 @@ def allowed_for(right: Tensor, noise: float) -> float:
     """What is allowed for a state as large as `right`; nothing for integers."""
     if not right.is_floating_point():
         return 0.0
-    return MULTIPLE * (noise + 4 * ROUNDOFF.get(right.dtype, 2.0**-24)) * scale_of(right)
+    roundoff = ROUNDOFF.get(right.dtype, 2.0**-24)
+    # Of what has few digits so much would be all of it.
+    few = 4 * roundoff if roundoff <= _FINE else roundoff / 4
+    return MULTIPLE * (noise + few) * scale_of(right)
 
 
 def scale_of(values: Tensor) -> float:

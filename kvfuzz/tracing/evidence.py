@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import torch
+
 from kvfuzz.causes import Facts, State, table
 from kvfuzz.tracing.aligning import aligned
 from kvfuzz.tracing.comparing import Compared, allowed_for, difference_of
@@ -17,7 +19,7 @@ _NUMBER = re.compile(r"\.\d+(\.|$)")
 def state_of(inside: Inside, compared: Compared) -> State:
     """The state that differs first beside the right one, as rows, places and features."""
     piece = compared.pieces[0]
-    if piece.axis is None or not compared.event.output.is_floating_point() or piece.row is not None:
+    if piece.axis is None or piece.row is not None:
         return State()
     right = compared.partner.output
     if right.dim() != piece.found.dim():
@@ -108,13 +110,15 @@ def evidence_of(inside: Inside, step: int) -> tuple[str, ...]:
     """Which of the positions, the masks, and the keys and values of earlier and of new tokens
     differ in the first layer of `step` where attention does."""
     said: dict[str, bool] = {}
-    for event in inside.recording.of(step):
+    events = inside.recording.of(step)
+    into_states = {i for e in events if e.output.is_floating_point() for i in e.inputs}
+    for event in events:
         one = inside.found.get(event.index)
-        if one is not None and not event.output.is_floating_point():
-            # A token is no index: tokens agree always.
-            name = "masks" if event.output.dim() > 2 else "positions"
-            if event.operation in ("add", "sub") or name == "masks":
-                said[name] = said.get(name, False) or one.differs
+        if one is None or event.output.is_floating_point() or event.index not in into_states:
+            continue
+        name = "masks" if event.output.dtype == torch.bool else "positions"
+        if event.places:  # the tokens themselves agree always
+            said[name] = said.get(name, False) or one.differs
     for number, differs in enumerate(_keys_and_values(inside, step)):
         said[
             ("keys and values of earlier positions", "keys and values of the new tokens")[number]

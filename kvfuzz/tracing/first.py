@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kvfuzz.layout import places_of
-from kvfuzz.location import Divergence, SiteDifference
+from kvfuzz.location import Divergence, Line, SiteDifference
 from kvfuzz.sites import Site
 from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
 from kvfuzz.tracing.comparing import Compared, ratio, worst
@@ -31,16 +31,31 @@ def _answer(inside: Inside, step: int) -> Compared | None:
     return inside.found.get(found.index) if found is not None else None
 
 
-def first_inside(inside: Inside, step: int) -> tuple[Divergence, Compared, Event] | None:
-    """The first state that differs of those that the logits of `step` were made from, with its
-    comparison and the operation to blame; None if none does."""
-    last = last_difference(inside, step)
+def first_inside(
+    inside: Inside, step: int, latent: bool = False
+) -> tuple[Divergence, Compared, Event] | None:
+    """The first state that differs of those that the logits of `step` were made from, or with
+    `latent` of those that the first latent state was made from, with its comparison and the
+    operation to blame; None if none does."""
+    last = _first_latent(inside, step) if latent else last_difference(inside, step)
     first = None if last is None else first_difference(inside, last)
     if first is None or last is None:
         return None
     blamed = culprit(inside, first.event, last)
     first = first_made_from(inside, blamed, last) or first
     return _divergence(inside, first, blamed), first, blamed
+
+
+def shows_logits(inside: Inside) -> bool:
+    """Whether any operation is seen that the logits of a step were made from."""
+    answers = (answer(inside.recording.of(step.index)) for step in inside.steps)
+    return any(one is not None and one.inputs for one in answers)
+
+
+def last_line(inside: Inside) -> Line | None:
+    """The line of the last operation that was recorded of the cached run."""
+    lines = map(inside.recording.line_of, reversed(inside.recording.events))
+    return next(filter(None, lines), None)
 
 
 def cells(inside: Inside) -> Iterator[SiteDifference]:
@@ -70,16 +85,23 @@ def latent_cells(inside: Inside) -> list[SiteDifference]:
     found = []
     for step in inside.steps:
         sites = _sites(inside, step.index)
-        for event in inside.recording.of(step.index):
-            one = inside.found.get(event.index)
-            if one is None or not one.differs or not event.output.is_floating_point():
-                continue
-            if event.operation == OUTPUT and one.pieces[0].new:
-                place = worst(one)
-                found.append(
-                    SiteDifference(step.index, str(sites[event.index]), place.position, one.excess)
-                )
+        for one in _latent(inside, step.index):
+            site = str(sites[one.event.index])
+            found.append(SiteDifference(step.index, site, worst(one).position, one.excess))
     return found
+
+
+def _latent(inside: Inside, step: int) -> Iterator[Compared]:
+    for event in inside.recording.of(step):
+        one = inside.found.get(event.index)
+        if one is None or not one.differs or not event.output.is_floating_point():
+            continue
+        if event.operation == OUTPUT and one.pieces[0].new:
+            yield one
+
+
+def _first_latent(inside: Inside, step: int) -> int | None:
+    return next((one.event.index for one in _latent(inside, step)), None)
 
 
 def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:

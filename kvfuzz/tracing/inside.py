@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,23 +15,29 @@ from kvfuzz.compare import compare
 from kvfuzz.layout import layout, places_of, text
 from kvfuzz.noise import LEAST_STEP
 from kvfuzz.run import CachedPathRaised, Refused, Rows, run_cached, run_uncached
-from kvfuzz.subject import Subject
-from kvfuzz.tolerance import constant
+from kvfuzz.subject import Subject, cache_dtype
+from kvfuzz.tolerance import ROUNDOFF, constant
 from kvfuzz.tracing.aligning import Frame, frame_of, is_ambiguous
-from kvfuzz.tracing.comparing import Compared, allowed_for, compared, noises
+from kvfuzz.tracing.comparing import MULTIPLE, Compared, allowed_for, compared, noises
 from kvfuzz.tracing.pairing import grouped, key_of, paired
 from kvfuzz.tracing.recording import Event, Recording, recorded
 from kvfuzz.twin import perturbing, twin_of
+
+ROUNDED = 8.0
+"""How many roundoffs of a cache that rounds on purpose a state may be off, in units of its scale: a
+few layers add up, and no wrong slot comes to so little."""
 
 
 @dataclass
 class Reference:
     """A run over the whole rows of a step, from their first token on, by another path. `again` runs
-    it with weights moved by a roundoff; `noise` is what that came to, once it is asked for."""
+    it with weights moved by a roundoff; `noise` is what that came to, once it is asked for, and at
+    least the `floor` of a cache that rounds on purpose."""
 
     recording: Recording
     logits: Tensor
     again: Callable[[], Recording | None]
+    floor: float = 0.0
     noise: Mapping[int, float] | None = None
 
     @property
@@ -43,13 +49,14 @@ class Reference:
         if self.noise is None:
             moved = self.again()
             self.noise = noises(self.recording.events, moved.events) if moved else {}
-        return self.noise.get(event.index, 0.0)
+        return max(self.noise.get(event.index, 0.0), self.floor)
 
 
 @dataclass(frozen=True)
 class Inside:
     """The cached run of a case: its events, and by index each one's comparison. `frames` and
-    `references` are those of the steps that feed; `raised` is whether the last step did."""
+    `references` are those of the steps that feed; `raised` is whether the last step did. `logits`
+    are those of the run, None where it raised."""
 
     recording: Recording
     found: Mapping[int, Compared]
@@ -57,14 +64,15 @@ class Inside:
     frames: Mapping[int, Frame]
     references: Mapping[int, Reference]
     raised: bool = False
+    logits: Tensor | None = None
 
 
-def inside(subject: Subject, case: Case, trusted: bool = True) -> Inside:
+def inside(subject: Subject, case: Case, operations: bool = True) -> Inside:
     """Every state of the cached path of `subject` on `case` beside the same in a run over the whole
-    prefix: one call with a fresh cache where that path is `trusted` (it has the cache's own code),
-    and the uncached path.
+    prefix: one call with a fresh cache where that agrees (it has the cache's own code), else the
+    uncached path. Without `operations`, or where they are too many, of the modules alone.
     """
-    recording, steps, raised = _cached(subject, case)
+    recording, steps, logits = _cached(subject, case, operations)
     found: dict[int, Compared] = {}
     frames: dict[int, Frame] = {}
     references: dict[int, Reference] = {}
@@ -76,28 +84,37 @@ def inside(subject: Subject, case: Case, trusted: bool = True) -> Inside:
         length = _length(rows, step)
         frame = frame_of(places_of(step), step.size, length)
         filled = _filled(rows, length)
-        one_call = trusted and (bool(step.before[0]) or not frame.plain)
+        one_call = bool(step.before[0]) or not frame.plain
         if (filled, one_call) not in known:
-            known[filled, one_call] = _reference(subject, case, filled, one_call)
+            known[filled, one_call] = _reference(subject, case, filled, one_call, operations)
         frames[step.index], references[step.index] = frame, known[filled, one_call]
+    if operations and not all(one.whole for one in (recording, *_recordings(known.values()))):
+        return inside(subject, case, operations=False)
     axes = _Axes(list(known.values()))
     for step in steps:
         if step.feeds:
             frame, reference = frames[step.index], references[step.index]
             found |= _compared(recording.of(step.index), reference, frame, step, axes)
             found |= _answers(recording.of(step.index), reference, frame)
-    return Inside(recording, found, tuple(steps), frames, references, raised)
+    raised = logits is None
+    return Inside(recording, found, tuple(steps), frames, references, raised, logits)
 
 
-def inside_uncached(subject: Subject, case: Case) -> Inside:
+def _recordings(references: Iterable[Reference]) -> Iterator[Recording]:
+    return (reference.recording for reference in references)
+
+
+def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> Inside:
     """Every state of one uncached run over the sequences of `case` beside the same in one call with
     a fresh cache: for a subject whose uncached path is the one to suspect."""
     rows = layout(case).sequences
     whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
-    with recorded(subject) as recording:
+    with recorded(subject, operations) as recording:
         recording.step = 0
         run_uncached(subject, rows)
-    reference = _measured(subject, lambda: run_cached(subject, whole))
+    reference = _measured(subject, lambda: run_cached(subject, whole), operations)
+    if operations and not (recording.whole and reference.recording.whole):
+        return inside_uncached(subject, case, operations=False)
     step = next(whole.steps())
     frame = frame_of(places_of(step), step.size, len(rows[0]))
     found = _compared(recording.events, reference, frame, step, _Axes([]))
@@ -118,18 +135,20 @@ class _Axes:
     """Which axis of a state is that of its tokens, told by references of several lengths."""
 
     def __init__(self, references: Sequence[Reference]) -> None:
-        self._lengths = [reference.length for reference in references]
-        self._groups = [grouped(reference.recording.events) for reference in references]
+        self._groups = {id(one): grouped(one.recording.events) for one in references}
+        self._lengths = {id(one): one.length for one in references}
 
     def of(self, event: Event, reference: Reference) -> int | None:
         """The axis of the tokens of an `event` of `reference`, -1 if there is none; None where that
         cannot be told."""
+        if len(self._groups) < 2 or id(reference) not in self._groups:
+            return None
         key = key_of(event)
-        own = grouped(reference.recording.events).get(key, [])
+        own = self._groups[id(reference)][key]
         turn = next(n for n, one in enumerate(own) if one.index == event.index)
         shapes = {
-            length: groups[key][turn].output.shape
-            for length, groups in zip(self._lengths, self._groups, strict=True)
+            self._lengths[number]: groups[key][turn].output.shape
+            for number, groups in self._groups.items()
             if len(groups.get(key, [])) == len(own)
         }
         if len(shapes) < 2 or len({len(shape) for shape in shapes.values()}) > 1:
@@ -192,23 +211,27 @@ def _made_of_tokens(events: Sequence[Event]) -> set[int]:
     return fresh
 
 
-def _cached(subject: Subject, case: Case) -> tuple[Recording, list[Step], bool]:
-    """The cached run of `case`, up to the step that raised, if one did."""
+def _cached(
+    subject: Subject, case: Case, operations: bool
+) -> tuple[Recording, list[Step], Tensor | None]:
+    """The cached run of `case` and its logits, up to the step that raised, if one did."""
     steps: list[Step] = []
-    with recorded(subject) as recording:
+    with recorded(subject, operations) as recording:
 
         def begin(step: Step) -> None:
             steps.append(step)
             recording.step = step.index
 
         try:
-            run_cached(subject, case, begin=begin)
+            logits = run_cached(subject, case, begin=begin)
         except (CachedPathRaised, Refused):
-            return recording, steps, True
-    return recording, steps, False
+            return recording, steps, None
+    return recording, steps, logits
 
 
-def _reference(subject: Subject, case: Case, rows: Rows, one_call: bool) -> Reference:
+def _reference(
+    subject: Subject, case: Case, rows: Rows, one_call: bool, operations: bool
+) -> Reference:
     """A run over `rows`: in one call with a cache if asked for, and if that agrees with the
     uncached path; else uncached."""
     whole = Case(
@@ -216,13 +239,13 @@ def _reference(subject: Subject, case: Case, rows: Rows, one_call: bool) -> Refe
     )
     if one_call:
         with suppress(CachedPathRaised, Refused):
-            cached = _measured(subject, lambda: run_cached(subject, whole))
-            if _agree(cached.logits, run_uncached(subject, rows), subject):
+            cached = _measured(subject, lambda: run_cached(subject, whole), operations)
+            if agree(cached.logits, run_uncached(subject, rows), subject):
                 return cached
-    return _measured(subject, lambda: run_uncached(subject, rows))
+    return _measured(subject, lambda: run_uncached(subject, rows), operations)
 
 
-def _measured(subject: Subject, run: Callable[[], Tensor]) -> Reference:
+def _measured(subject: Subject, run: Callable[[], Tensor], operations: bool) -> Reference:
     """A recorded run, whose noise can be measured."""
 
     def again() -> Recording | None:
@@ -231,24 +254,27 @@ def _measured(subject: Subject, run: Callable[[], Tensor]) -> Reference:
             return None
         with twin.running(promoting=False), perturbing(twin.weights) as perturb:
             perturb(LEAST_STEP, 0)
-            return _run(subject, run)[0]
+            return _run(subject, run, operations)[0]
 
-    recording, logits = _run(subject, run)
-    return Reference(recording, logits, again)
+    recording, logits = _run(subject, run, operations)
+    rounds_to = cache_dtype(subject)
+    floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
+    return Reference(recording, logits, again, floor)
 
 
 def _in_double(weights: Sequence[Tensor]) -> bool:
     return all(weight.dtype == torch.float64 for weight in weights)
 
 
-def _run(subject: Subject, run: Callable[[], Tensor]) -> tuple[Recording, Tensor]:
-    with recorded(subject) as recording:
+def _run(subject: Subject, run: Callable[[], Tensor], operations: bool) -> tuple[Recording, Tensor]:
+    with recorded(subject, operations) as recording:
         recording.step = 0
         logits = run()
     return recording, logits
 
 
-def _agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
+def agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
+    """Whether two runs gave the same logits, but for rounding."""
     tolerance = constant(right, getattr(subject, "width", None), right.dtype)
     return not bool(compare(found, right, tolerance).diverges.any())
 

@@ -2,7 +2,8 @@
 line of source, and the operations that its operands came from.
 
 Operations are seen by a torch function mode and modules by hooks, so that no code of the model
-changes. What a compiled or scripted function does inside is not seen: its result alone is.
+changes. What is compiled runs as it is written. What a scripted function does inside, or one under
+`vmap`, is not seen: its result alone is.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ TAPPED = {
     "baddbmm",
     "einsum",
 }
+# What Python calls for `x[i] = y` and for `x += y` and its like.
+_AUGMENTED = {"__setitem__"} | {
+    f"__i{name}__"
+    for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or",
+                 "xor", "lshift", "rshift")
+}  # fmt: skip
 _OURS = Path(kvfuzz.__file__).parent
 _SKIPPED = (
     str(Path(torch.__file__).parent),
@@ -95,7 +102,7 @@ class Event:
     @property
     def writes(self) -> bool:
         """Whether it wrote into what was there before."""
-        return self.operation == "__setitem__" or _is_in_place(self.operation)
+        return _is_in_place(self.operation)
 
 
 @dataclass(slots=True)
@@ -135,21 +142,30 @@ class Recording:
 @contextmanager
 def recorded(subject: Any, operations: bool = True) -> Iterator[Recording]:
     """Inside, what the modules of `subject` compute is recorded, and with `operations` each
-    operation. The caller counts `step` up."""
+    operation in them. The caller counts `step` up."""
     recorder = _Recorder(subject)
+    recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
         register_module_forward_hook(recorder.leave, always_call=True),
     ]
     try:
-        if operations:
-            with recorder:
-                yield recorder.recording
-        else:
+        with _as_written(), recorder:
             yield recorder.recording
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Inside, what is compiled runs as it is written: a compiler would compile the recorder too."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    if "torch._dynamo" not in sys.modules or stance is None:
+        yield
+        return
+    with stance("force_eager"):
+        yield
 
 
 class _Recorder(TorchFunctionMode):
@@ -200,10 +216,15 @@ class _Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.recording.whole:
+        if not self.recording.whole and len(self._stack) > 1:
             return result
         name = getattr(func, "__name__", None) or str(func)
-        changed = _changed(name, args, kwargs, result)
+        changed = _changed(name, args, kwargs)
+        if changed is None and args and result is args[0] and isinstance(result, Tensor):
+            # As `to` does where there is nothing to do, or as a function asked to work in place.
+            if not self._has_changed(result):
+                return result
+            changed = result
         if changed is not None:
             results = [changed]
         elif type(result) is Tensor:
@@ -252,7 +273,10 @@ class _Recorder(TorchFunctionMode):
             else:
                 inputs = tuple(sorted({i for t in operands for i in self._producers(t)}))
                 unseen = any(self._is_unseen(t) for t in operands)
-                if operation == OUTPUT:
+                if not self.recording.whole:
+                    # Nothing tells what a module is given: it may be all that was there before.
+                    inputs = (index - 1,) if index else ()
+                elif operation == OUTPUT:
                     inputs = known
                 output = tensor.detach().clone()
                 if operation in TAPPED and not any(id(t) in self._weights for t in operands):
@@ -278,6 +302,15 @@ class _Recorder(TorchFunctionMode):
             if writer > max(found, default=-1):
                 found.add(writer)
         return tuple(sorted(found, reverse=True))
+
+    def _has_changed(self, tensor: Tensor) -> bool:
+        """Whether `tensor` holds something else than when it was noted last."""
+        with torch._C.DisableTorchFunction():
+            known = self._producers(tensor)
+            if not known or not _is_value(tensor):
+                return False
+            before = self.recording.events[known[0]].output
+            return before.shape == tensor.shape and not torch.equal(before, tensor)
 
     def _newer(self, tensor: Tensor, known: tuple[int, ...]) -> bool:
         return self.recording.events[known[0]].output.shape != tensor.shape
@@ -429,23 +462,21 @@ def _place_of(one: type) -> Place:
     return (code.co_filename, code.co_firstlineno, name) if code else (_source_of(one), 0, name)
 
 
-def _changed(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any
-) -> Tensor | None:
+def _changed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Tensor | None:
     """The tensor that an operation wrote into, None for one that makes its result anew."""
     target = args[0] if args and isinstance(args[0], Tensor) else None
     if kwargs and isinstance(kwargs.get("out"), Tensor):
         return kwargs["out"]  # type: ignore[no-any-return]
     if target is None or name == "__get__":
         return None
-    if name in ("__setitem__", "__set__") or result is target:
-        return target
-    return target if _is_in_place(name) else None
+    return target if name == "__set__" or _is_in_place(name) else None
 
 
 def _is_in_place(name: str) -> bool:
     """Whether an operation of that name writes into its first operand."""
-    return name.endswith("_") and not name.endswith("__")
+    if name.endswith("__"):
+        return name in _AUGMENTED
+    return name.endswith("_")
 
 
 def _tensors(thing: Any) -> list[Tensor]:

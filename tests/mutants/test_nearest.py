@@ -140,7 +140,6 @@ def test_a_fault_of_another_package_is_never_run_to_be_compared(monkeypatch):
         patterns.cache_clear()
 
 
-
 def test_a_near_twin_differs_by_a_constant_alone():
     """A number, a dtype, a sign or a comparison; other lines, or another stage, are no twin."""
     known = library().values()

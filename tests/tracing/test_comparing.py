@@ -1,0 +1,268 @@
+"""Events of two runs: which are the same, by how much they differ, and which is to blame."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from kvfuzz.case import Case
+from kvfuzz.loading import as_factory
+from kvfuzz.schedule import Padded
+from kvfuzz.tracing.aligning import frame_of
+from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
+from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noises, scale_of, worst
+from kvfuzz.tracing.first import diverging_step, latent_cells
+from kvfuzz.tracing.inside import inside
+from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.pairing import paired
+from kvfuzz.tracing.recording import Event
+from tests.subjects import decoders
+from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
+
+INF = math.inf
+
+
+def event(index, output=None, operation="add", line=1, part=0):
+    output = torch.zeros(1) if output is None else torch.as_tensor(output)
+    return Event(index, 0, operation, "layers.0", 0, (("model.py", line, "f"),), part, output)
+
+
+def test_events_are_paired_by_line_and_order():
+    """Not by their place in the run, and not with another operation or part."""
+    mine = [event(0, line=2), event(1, line=1), event(2, line=1), event(3, operation="mul")]
+    theirs = [event(7, line=1), event(8, line=1), event(9, line=2), event(10, part=1)]
+    found = {index: other.index for index, other in paired(mine, theirs, 1, 2, 3).items()}
+    assert found == {0: 9, 1: 7, 2: 8}
+
+
+def test_rounds_of_a_loop_are_paired_by_token():
+    """Two tokens from position 3 on are the rounds 3 and 4 of five; each has two events."""
+    theirs = [event(n) for n in range(10)]
+    mine = [event(n) for n in range(4)]
+    found = [other.index for other in paired(mine, theirs, 2, 3, 5).values()]
+    assert found == [6, 7, 8, 9]
+    assert paired(mine[:3], theirs, 2, 3, 5) == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "right", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], [0, 0.5]),
+        ([-INF, INF, math.nan], [-INF, INF, math.nan], [0, 0, 0]),
+        ([-INF, 0.0, math.nan], [0.0, INF, 0.0], [INF, INF, INF]),
+        ([-3.4e38, -INF], [-INF, -3e38], [0, 0]),
+        ([5.0, -1e9], [7.0, -1e9], [2, 0]),
+    ],
+)
+def test_what_stands_for_infinity_is_infinity(found, right, difference):
+    """As in masks, whichever number is used."""
+    assert difference_of(torch.tensor(found), torch.tensor(right)).tolist() == difference
+
+
+def test_integers_differ_or_do_not():
+    """Nothing is allowed for them."""
+    found, right = torch.tensor([1, 2]), torch.tensor([1, 4])
+    assert (difference_of(found, right) > 0).tolist() == [False, True]
+    masks = difference_of(torch.tensor([True, False]), torch.tensor([False, False]))
+    assert (masks > 0).tolist() == [True, False]
+    assert allowed_for(right, 1.0) == 0
+
+
+def test_what_is_allowed_is_of_the_scale_of_what_is_ordinary():
+    """A number that stands for "never" does not set it."""
+    values = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    never = torch.cat((values, torch.tensor([-1e9, -INF, 3e38], dtype=torch.float64)))
+    assert scale_of(values) == 3
+    assert scale_of(never) < 1e6
+    assert scale_of(torch.zeros(0)) == 0
+    assert allowed_for(2 * values, 0.0) == 2 * allowed_for(values, 0.0)
+    assert allowed_for(values, 1e-9) > allowed_for(values, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_allowed_is_a_small_part_of_the_scale(dtype):
+    """Else nothing would ever differ in bfloat16."""
+    assert 0 < allowed_for(torch.ones(3, dtype=dtype), 0.0) < 0.1
+
+
+def test_the_noise_of_an_event_is_relative_to_its_scale():
+    """And unknown where the runs are not alike."""
+    events = [event(0, [1.0, 4.0]), event(1, [3])]
+    moved = [event(0, [1.0, 4.4]), event(1, [3])]
+    assert noises(events, moved) == {0: pytest.approx(0.1)}
+    assert noises(events, moved[:1]) == {}
+
+
+def test_the_worst_place_is_the_first_position_that_differs():
+    """There the largest row and channel."""
+    right = torch.zeros(2, 4, 3, dtype=torch.float64)
+    right[:] = torch.arange(1.0, 5)[:, None]
+    found = right[:, 2:].clone()
+    found[0, 1, 0] += 9
+    found[1, 0, 2] += 2
+    found[0, 0, 1] += 1
+    frame = frame_of([[0, 1, 2, 3]] * 2, 2, 4)
+    one = compared(event(0, found), event(1, right), frame, 0.0)
+    place = worst(one)
+    assert (place.position, place.row, place.channel, place.difference) == (2, 1, 2, 2)
+    assert one.differs
+    assert not compared(event(0, right[:, 2:]), event(1, right), frame, 0.0).differs
+
+
+def test_slots_that_padding_moves_are_compared_where_they_are():
+    """Of a cache with room for more than is used, as the columns of a mask are."""
+    frame = frame_of([[None, 0, 1], [0, 1, 2]], 1, 5)
+    right = torch.zeros(2, 5, 9, dtype=torch.float64)
+    right[:, :, :5] = torch.arange(1.0, 6).diag()
+    found = torch.zeros(2, 1, 9, dtype=torch.float64)
+    found[0, 0, :3], found[1, 0, :3] = torch.tensor([0, 0, 2.0]), torch.tensor([0, 0, 3.0])
+    assert not compared(event(0, found), event(1, right), frame, 0.0).differs
+    found[0, 0, 1] = 1
+    assert compared(event(0, found), event(1, right), frame, 0.0).differs
+
+
+PLAIN = Case(((1, 2, 3, 4, 5), (9, 8, 7, 6, 5)), (2, 1, 2), dtype="float64")
+
+
+def inner(subject, case=PLAIN):
+    return inside(as_factory(subject).subject(case), case)
+
+
+def blamed(found):
+    last = last_difference(found, diverging_step(found))
+    first = first_difference(found, last)
+    return first, culprit(found, first.event, last)
+
+
+def test_a_right_operation_is_not_blamed():
+    """The search stops at what is right: the operation of the fault alone is left."""
+    found = inner(decoder(mixer=decoders.SharpensLater))
+    first, event = blamed(found)
+    assert first.event.module == "layers.1.mixer"
+    assert (event.operation, event.place[1]) == ("mul", decoders.line_of(decoders.SharpensLater))
+    earlier = [found.found.get(index) for index in event.inputs]
+    assert not any(one.differs for one in earlier if one is not None)
+
+
+def test_an_earlier_write_that_is_right_is_not_blamed():
+    """A prefill fills a room as a longer run does; the later call writes to the wrong slot."""
+    _, event = blamed(inner(decoders.WritesEarlyDecoder))
+    assert (event.operation, event.step) == ("__setitem__", 1)
+
+
+class DropsAtPrefill(decoders.Allocated):
+    """The first call writes one too few, and attends to what it was given."""
+
+    def update(self, layer, key, value):
+        start = self.filled[layer]
+        states = super().update(layer, key, value)
+        return states if start else (key, value)
+
+    def write(self, room, new, start):
+        new = new if start else new[:, :, :-1]
+        super().write(room, new, start)
+
+
+class DropsAtPrefillDecoder(decoders.AllocatedDecoder):
+    cache = DropsAtPrefill
+
+
+def test_an_earlier_write_that_is_wrong_is_blamed():
+    """Though the logits of that call agree."""
+    found = inner(DropsAtPrefillDecoder)
+    assert diverging_step(found) == 1
+    _, event = blamed(found)
+    assert event.step == 0
+
+
+@pytest.mark.parametrize(
+    "subject", [Decoder, RecurrentDecoder, decoders.AllocatedDecoder, decoder(mixer=decoders.Fused)]
+)
+def test_every_state_of_a_clean_decoder_agrees(subject):
+    """And many are compared in every step."""
+    found = inner(subject)
+    assert diverging_step(found) is None
+    assert latent_cells(found) == []
+    assert not any(one.differs for one in found.found.values())
+    for step in range(3):
+        there = [e for e in found.recording.of(step) if e.index in found.found]
+        assert len(there) > 40
+
+
+def test_padded_rows_are_compared_one_by_one():
+    """Each at the places of its own text."""
+    case = Case(PLAIN.tokens, (Padded(3, "left", (0, 2)), 1, 1), dtype="float64", given=("mask",))
+    found = inner(decoders.PaddedDecoder, case)
+    assert not found.frames[1].plain
+    pieces = [one.pieces for one in found.found.values() if one.event.step == 1]
+    assert {tuple(piece.row for piece in some) for some in pieces} == {(0, 1)}
+    assert {some[1].positions for some in pieces if some[1].new} == {(1,)}
+
+
+# Sites.
+
+
+def sites(subject, step=1):
+    """The sites of the operations of a step, by module."""
+    found = inner(subject)
+    events = found.recording.of(step)
+    named = sites_of(events, found.recording.norms, found.found, found.frames[step])
+    by = {}
+    for one in events:
+        by.setdefault(one.module, []).append(str(named[one.index]))
+    return by, events
+
+
+@pytest.mark.parametrize("mixer", [decoders.Grouped, decoders.Fused, decoders.Kernel])
+def test_the_sites_of_a_decoder_with_attention(mixer):
+    """In order within each layer, whatever the modules are called."""
+    by, events = sites(decoder(mixer=mixer))
+    for layer in (0, 1):
+        assert set(by[f"layers.{layer}.before"]) == {f"{layer}.norm"}
+        assert set(by[f"layers.{layer}.after"]) == {f"{layer}.mlp_norm"}
+        assert set(by[f"layers.{layer}.mlp.0"]) == {f"{layer}.mlp"}
+        whole = ["residual", "residual", "mlp_residual"]  # two sums, and the result
+        assert by[f"layers.{layer}"] == [f"{layer}.{kind}" for kind in whole]
+        mixing = list(dict.fromkeys(by[f"layers.{layer}.mixer"]))
+        assert mixing[0] == f"{layer}.kv"
+        assert mixing[-1] == f"{layer}.attention"
+        assert set(by[f"layers.{layer}.mixer.out"]) == {f"{layer}.attention"}
+    assert set(by["norm"]) == {"final_norm"}
+    assert set(by["place"]) == {"position"}
+    assert owner_of(events) == "<Net>"
+    own = dict.fromkeys(by["<Net>"])
+    assert list(own) == ["position", "0.attention", "logits"]
+
+
+def test_the_sites_of_a_recurrence():
+    """What it carries is its cache."""
+    by, _ = sites(RecurrentDecoder)
+    assert "1.cache" in by["layers.1.mixer"]
+    assert set(by["layers.1.after"]) == {"1.mlp_norm"}
+    assert not any("attention" in site for site in by["layers.1.mixer"])
+
+
+def test_code_without_layers_is_one():
+    """Functions of tensors."""
+
+    class Sums:
+        vocab_size, max_length = 29, None
+
+        def __init__(self, seed=0):
+            self.table = torch.randn(29, 8, generator=torch.Generator().manual_seed(seed))
+
+        def new_cache(self, batch):
+            return torch.zeros(batch, 1, 8)
+
+        def uncached(self, tokens):
+            return self.table[tokens].cumsum(1) @ self.table.T
+
+        def cached(self, tokens, cache):
+            sums = cache + self.table[tokens].cumsum(1)
+            return nn.functional.linear(sums, self.table), sums[:, -1:]
+
+    by, _ = sites(Sums)
+    assert set(by) == {""}
+    assert by[""][-1] == "logits"
+    assert {"0.kv", "0.cache"} <= set(by[""])
