@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,6 +18,7 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidCase
+from kvfuzz.programs import told_enough
 from kvfuzz.schedule import Padded
 from kvfuzz.strategies import Balance, Space, cases, focuses_of
 from kvfuzz.verdict import Verdict
@@ -126,8 +127,11 @@ def _shares(focuses: tuple[str, ...], seed: int, examples: int) -> Iterator[tupl
             yield focus, share
 
 
-def simplest(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """`case`, which fails, without operations, padding and arguments that it `fails` without.
+def simplest(
+    case: Case, fails: Callable[[Case], bool], offers: Collection[str] = frozenset()
+) -> Case:
+    """`case`, which fails, without operations, padding and arguments that it `fails` without, as
+    far as a subject with these `offers` answers for what is left.
 
     Hypothesis shrinks a program within its focus; this takes it out of that.
     """
@@ -135,7 +139,7 @@ def simplest(case: Case, fails: Callable[[Case], bool]) -> Case:
     while tried:
         tried = False
         for simpler in _simpler(case):
-            if fails(simpler):
+            if told_enough(simpler, offers) and fails(simpler):
                 case, tried = simpler, True
                 break
     return case

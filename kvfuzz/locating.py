@@ -309,7 +309,7 @@ def _by_operations(
         first,
         cause,
         advice(cause, first.site, first.row, first.position, seen, operation),
-        evidence_of(found, first.step),
+        evidence_of(found, first.step, compared.event),
         latent=latent,
         cells=map_,
         notes=notes,

@@ -7,12 +7,12 @@ can be deleted without breaking the others, and what is left is the story of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from kvfuzz.case import GIVEN
+from kvfuzz.case import GIVEN, Case
 from kvfuzz.families import PADDED
 from kvfuzz.schedule import (
     SIDES,
@@ -178,9 +178,20 @@ def fitted(
         fit.add("feed", 1, ())
     schedule = fit.schedule()
     if any(isinstance(entry, Padded) for entry in schedule):
-        also = {"positions"} & offers if "positions_from_mask" not in offers else set()
-        given = tuple(word for word in GIVEN if word in {*given, "mask", *also})
+        given = tuple(word for word in GIVEN if word in {*given, "mask", *_beside_padding(offers)})
     return Program(schedule, rows, given)
+
+
+def told_enough(case: Case, offers: Collection[str]) -> bool:
+    """Whether a subject with these `offers` is given all that it needs where there is padding."""
+    padded = any(isinstance(entry, Padded) for entry in case.schedule)
+    return not padded or _beside_padding(offers) <= set(case.given)
+
+
+def _beside_padding(offers: Collection[str]) -> set[str]:
+    """What is always given where there is padding, beside the mask: the positions, to a subject
+    that takes them and does not say that the mask is enough."""
+    return {"positions"} & set(offers) if "positions_from_mask" not in offers else set()
 
 
 @dataclass

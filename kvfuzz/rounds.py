@@ -242,7 +242,7 @@ def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
 
     # A subject that breaks the protocol on another case has been found failing all the same.
     with suppress(KvfuzzError):
-        simplest(failure.case, fails)
+        simplest(failure.case, fails, plan.space.offers)
     return found
 
 

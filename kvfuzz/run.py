@@ -163,7 +163,9 @@ def _poison(subject: Any, cache: Any) -> None:
     """Fill what `subject` says is unused in `cache`, so that a read of it shows."""
     if not callable(getattr(subject, "unused", None)):
         return
-    for tensor in subject.unused(cache):
+    with torch._C.DisableTorchFunction():  # this is no operation of the subject's
+        unused = list(subject.unused(cache))
+    for tensor in unused:
         if tensor.is_floating_point():
             tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
         elif tensor.dtype != torch.bool:

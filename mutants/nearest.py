@@ -15,10 +15,9 @@ from mutants.registry import library
 
 CLOSE = 0.73
 """How similar a fault must be to be named: more than one can be that follows another operation."""
-SETTINGS = {"positions", "cache", "mix"}
-CLOSE_WITHOUT = 0.85
-"""The same for a subject that does not have the settings of the registered decoder: there less is
-known of what a fault looks like."""
+HOME = "kvfuzz/zoo/"
+"""The code of the registered decoder. Of any other too little is known to be like its faults: what
+was named for models of users' own was as often another fault."""
 NAMED = 3
 FEWEST_KINDS = 4
 """Of a subject that shows states at fewer kinds of site there is too little to be like."""
@@ -33,17 +32,16 @@ def nearest(location: Location, case: Case, leave_out: Container[str] = ()) -> t
     such as the logits of a subject that reports nothing else.
     """
     kinds = {Site.parse(cell.site).kind for cell in location.cells}
-    if len(kinds) < FEWEST_KINDS:
+    if len(kinds) < FEWEST_KINDS or not _is_registered(location):
         return ()
     seen = pattern(location, case)
-    least = CLOSE if set(case.config) >= SETTINGS else CLOSE_WITHOUT
     sites = frozenset[str]().union(*(of_fault["site"] for of_fault in patterns().values()))
     if not seen.get("site", frozenset()) & sites:
         return ()
     close = {
         mutant_id: round(alike, 6)
         for mutant_id, of_fault in patterns().items()
-        if mutant_id not in leave_out and (alike := similarity(seen, of_fault)) >= least
+        if mutant_id not in leave_out and (alike := similarity(seen, of_fault)) >= CLOSE
     }
     known = library()
     votes = Counter((known[mutant_id].operator, alike) for mutant_id, alike in close.items())
@@ -54,6 +52,12 @@ def nearest(location: Location, case: Case, leave_out: Container[str] = ()) -> t
 
     first = sorted(close, key=order)[:NAMED]
     return tuple(Near(name, close[name], _told(known[name])) for name in first)
+
+
+def _is_registered(location: Location) -> bool:
+    """Whether the registered decoder is what goes wrong."""
+    source = location.first.source if location.first else None
+    return source is not None and source.file.startswith(HOME)
 
 
 def _told(mutant: Mutant) -> str:

@@ -91,7 +91,8 @@ def _simplest(bench: Bench, factory: Factory, mutant: Mutant, case: Case) -> Cas
     """`case` without operations and arguments that it kills without, if there is time for that."""
     try:
         with time_limit(bench.campaign.seconds_per_mutant):
-            return simplest(case, lambda tried: _kills(factory, mutant, tried))
+            offers = bench.campaign.plan.space.offers
+            return simplest(case, lambda tried: _kills(factory, mutant, tried), offers)
     except OutOfTime:
         return case
 

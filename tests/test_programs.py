@@ -9,6 +9,7 @@ from hypothesis import given
 
 import kvfuzz
 from kvfuzz.case import Case
+from kvfuzz.driving import simplest
 from kvfuzz.errors import InvalidCase, InvalidSubject
 from kvfuzz.families import elements, family
 from kvfuzz.layout import layout
@@ -27,6 +28,8 @@ from kvfuzz.schedule import (
 )
 from kvfuzz.strategies import cases, space_of
 from kvfuzz.subject import offers_of
+from kvfuzz.tracing.recording import recorded
+from tests.subjects import models
 from tests.subjects.recomputing import Recomputes
 
 SPACE = space_of(as_factory(Recomputes))
@@ -325,3 +328,28 @@ def test_a_simple_case_gives_a_subject_nothing_it_did_not_ask_for():
             return super().cached(tokens, cache)
 
     assert kvfuzz.check(Bare(), case).status == "agreed"
+
+
+def test_a_find_keeps_the_positions_that_padding_needs():
+    """A right subject that asks for them would answer wrongly without: it must not be accused."""
+    case = Case(((1, 2, 3), (4, 5, 6)), (Padded(2, "left", (1, 0)), 1), given=("mask", "positions"))
+
+    def fails(tried):
+        return any(isinstance(entry, Padded) for entry in tried.schedule)
+
+    assert simplest(case, fails, {"mask", "positions"}).given == ("mask", "positions")
+    assert simplest(case, fails, {"mask", "positions", "positions_from_mask"}).given == ("mask",)
+
+
+def test_the_filling_of_unused_slots_is_no_operation_of_the_subject():
+    """It is not recorded, so that nobody's `unused` is blamed for it."""
+
+    class Preallocated(models.Summing):
+        def unused(self, cache):
+            return [torch.zeros(3)[1:]]
+
+    with recorded(Preallocated()) as recording:
+        run_cached(Preallocated(), Case(((1, 2),), (1, 1)))
+    operations = {event.operation for event in recording.events}
+    assert operations
+    assert not operations & {"fill_", "zeros"}

@@ -211,9 +211,10 @@ def location_text(location: Location, case: Case, path: Path) -> str:
     elif location.latent:
         lines = [f"LATENT {path}: the logits agree, and states inside do not"]
         lines += _latent_lines(location)
+    elif location.notes:
+        lines = [f"NOT LOCATED {path}", *(f"  note: {note}" for note in location.notes)]
     else:
         lines = [f"AGREED {path}: no state differs"]
-        lines += [f"  note: {note}" for note in location.notes]
     if location.cost is not None:
         lines.append(f"  cost: {location.cost:.1f} times the two plain runs")
     return "\n".join(lines)
