@@ -71,7 +71,7 @@ class Hunt:
         lacking = {word: offer for offer, words in NEEDED.items() for word in words}
         return {
             word: "not asked for"
-            if word in set(COMPANIONS) - set(self.laws)
+            if word in set(LAWS[1:]) - set(self.laws)
             else "not offered"
             if lacking.get(word) is not None and lacking[word] not in self.offers
             else "not drawn"
@@ -113,7 +113,7 @@ NEEDED = {
     "generate": ("generation",),
 }
 """What needs each offer of a subject."""
-EXERCISES = (*ELEMENTS, *COMPANIONS)
+EXERCISES = (*ELEMENTS, *LAWS[1:])
 """What a hunt may exercise: elements of cases, and companion laws."""
 
 

@@ -8,7 +8,7 @@ shows nothing there are the step and the position alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -17,30 +17,33 @@ from typing import Any
 from torch import Tensor
 
 from kvfuzz.agreement import check_against, reference
-from kvfuzz.case import Case, Step
-from kvfuzz.causes import Facts, State, advice, cause_of
-from kvfuzz.errors import KvfuzzError
+from kvfuzz.case import Case
+from kvfuzz.causes import Facts, advice, cause_of
+from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.layout import layout
 from kvfuzz.loading import Options, as_factory
-from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, Suspect
-from kvfuzz.paths import CACHED, ONE_RUN, PREFIXES, STEPS, Paths, which_agree
+from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, Suspect, latents
+from kvfuzz.paths import Paths, suspected, which_agree
+from kvfuzz.resemblances import State
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 from kvfuzz.sites import Site
 from kvfuzz.states import (
-    Compared,
     can_trace,
     compared_states,
     difference_map,
     divergence,
+    evidence_of,
+    logits_differ,
+    state_of,
 )
 from kvfuzz.subject import Factory, Subject
-from kvfuzz.tracing.evidence import evidence_of, facts_of, state_of
+from kvfuzz.tracing import evidence
 from kvfuzz.tracing.first import (
     cells,
     diverging_step,
     first_inside,
-    last_line,
     latent_cells,
+    raised_at,
     shows_logits,
 )
 from kvfuzz.tracing.inside import Inside, agree, inside, inside_uncached
@@ -90,24 +93,19 @@ def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | No
     logits differ, or if no state can be seen."""
     if can_trace(subject):
         states = list(compared_states(subject, case))
-        if not states or _logits_differ(states):
+        if not states or logits_differ(states):
             return None, 0
-        return _latent(difference_map(states)), sum(one.excess.numel() for one in states)
+        return latents(difference_map(states)), sum(one.excess.numel() for one in states)
     found = inside(subject, case)
     if diverging_step(found) is not None or not found.found:
         return None, 0
-    return _latent(latent_cells(found)), len(found.found)
-
-
-def locate_precisely(factory: Factory, case: Case) -> Divergence | None:
-    """The first state that differs, in float64 where the factory offers it."""
-    return locate(factory, case).first
+    return latents(latent_cells(found)), len(found.found)
 
 
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
     subject = factory.subject(case)
     plain, logits = _plain(subject, case)
-    suspect, sentence = _suspect(paths or _paths(subject, case))
+    suspect, sentence = suspected(paths or _paths(subject, case))
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
@@ -118,7 +116,10 @@ def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) ->
     cost = (time.perf_counter() - started) / plain if plain else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
-    return replace(found, nearest=_nearest(found, case)) if found.first else found
+    if found.first is None:
+        return found
+    nearest, failed = _nearest(found, case)
+    return replace(found, nearest=nearest, notes=(*found.notes, *failed))
 
 
 def _with_first(found: Location) -> tuple[SiteDifference, ...]:
@@ -152,25 +153,6 @@ def _paths(subject: Subject, case: Case) -> Paths | None:
         return None  # what a path raises is told by the verdict
 
 
-def _suspect(paths: Paths | None) -> tuple[Suspect, str | None]:
-    """The side to suspect: the one that disagrees with the largest group of paths."""
-    if paths is None or len(paths.groups) < 2:
-        return "unknown", None
-    first, second = paths.groups[:2]
-    if len(first) == len(second):
-        return "unknown", (
-            "the cached paths agree with each other, and so do the uncached ones: either side may "
-            "be the wrong one"
-            if set(first) in ({*CACHED}, {PREFIXES, ONE_RUN})
-            else None
-        )
-    if STEPS not in first:
-        return "cached", None
-    if {PREFIXES, ONE_RUN} <= set(first):
-        return "cached", None
-    return "uncached", "the uncached path is the odd one out: it is located against the cached one"
-
-
 def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
     """By the states that the subject reports."""
     states = list(compared_states(subject, case))
@@ -179,68 +161,17 @@ def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
     if not diverging:
         return Location(None, cells=map_)
     compared, first = diverging[0]
-    latent = () if _logits_differ(states) else _latent(map_)
+    latent = () if logits_differ(states) else latents(map_)
     if latent and not strict:
         return Location(None, latent=latent, cells=map_)
-    operation = _operation_before(case, first.step)
     facts = Facts(
-        operation=operation,
+        _operation_before(case, first.step),
         earlier=compared.site.kind == "cache" and first.position < len(compared.step.before[0]),
         window=_window(subject, first.site),
     )
-    cause, seen = cause_of(first.site, first.position, _state(compared, states, first), facts)
-    return Location(
-        first,
-        cause,
-        advice(cause, first.site, first.row, first.position, seen, operation),
-        _evidence(states, compared.step),
-        latent=latent,
-        cells=map_,
-    )
-
-
-def _logits_differ(states: Iterable[Compared]) -> bool:
-    return any(divergence(one) is not None for one in states if one.site.kind == "logits")
-
-
-def _state(compared: Compared, states: Iterable[Compared], first: Divergence) -> State:
-    """The part of the first site that differs, beside what is right."""
-    part = int(compared.excess.amax((1, 2)).argmax()) if compared.excess.numel() else 0
-    places = compared.places
-    if places.sequence is not None or not compared.excess.numel():
-        return State()
-    count = compared.excess.shape[-1]
-    others = {
-        one.site.layer: one.right[part]
-        for one in states
-        if one.site.kind == first.site.kind
-        and one.site.layer not in (None, first.site.layer)
-        and part < len(one.right)
-    }
-    return State(
-        compared.found[part][:, :count],
-        compared.right[part],
-        tuple(range(places.start, places.start + count)),
-        {number: right for number, right in others.items() if number is not None},
-    )
-
-
-def _evidence(states: Iterable[Compared], step: Step) -> tuple[str, ...]:
-    """What differs and what agrees in the first step that diverges."""
-    before = len(step.before[0])
-    seen: dict[str, list[bool]] = {}
-    for one in states:
-        if one.step.index != step.index or not one.excess.numel():
-            continue
-        differs = (one.excess > 1).any(0).any(0)
-        if one.site.kind == "position":
-            seen.setdefault("positions", []).append(bool(differs.any()))
-        elif one.site.kind == "kv":
-            seen.setdefault("keys and values of the new tokens", []).append(bool(differs.any()))
-        elif one.site.kind == "cache":
-            old = differs[: max(0, before - one.places.start)]
-            seen.setdefault("keys and values of earlier positions", []).append(bool(old.any()))
-    return tuple(f"{name} {'differ' if any(v) else 'agree'}" for name, v in seen.items())
+    told = _told(first, state_of(compared, states, first), facts)
+    shown = evidence_of(states, compared.step)
+    return replace(told, evidence=shown, latent=latent, cells=map_)
 
 
 def _operation_before(case: Case, step: int) -> str | None:
@@ -258,31 +189,6 @@ def _window(subject: Any, site: Site) -> int | None:
     return found
 
 
-def _latent(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
-    """The sites that differ though the logits agree."""
-    largest: dict[tuple[int, str], float] = {}
-    for cell in map_:
-        if cell.excess > 1:
-            place = cell.step, cell.site
-            largest[place] = max(largest.get(place, 0.0), cell.excess)
-    sites = {Site.parse(name).kind for _, name in largest}
-    reason = _harmless(sites)
-    return tuple(Latent(step, site, excess, reason) for (step, site), excess in largest.items())
-
-
-def _harmless(kinds: set[str]) -> str:
-    if kinds == {"cache"}:
-        return (
-            "the cache holds something else, and attention gives the same: its entries may be in "
-            "another order, the same for keys and values"
-        )
-    if kinds <= {"kv", "cache"}:
-        return (
-            "queries, keys and values differ, and attention gives the same: one may undo the other"
-        )
-    return "a later state agrees again: another difference may undo this one"
-
-
 def _by_operations(
     subject: Subject, case: Case, suspect: Suspect, strict: bool, logits: Tensor | None
 ) -> Location:
@@ -295,25 +201,28 @@ def _by_operations(
     step = diverging_step(found)
     map_ = tuple(cells(found))
     notes = _seen(found) + _otherwise(found, logits, subject)
-    latent = _latent(latent_cells(found)) if step is None else ()
+    latent = latents(latent_cells(found)) if step is None else ()
     if step is None and not (latent and strict):
         return Location(None, latent=latent, cells=map_, notes=notes)
     what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
     if what is None:
         return Location(None, cells=map_, notes=(*notes, _nothing_differs(found)))
     first, compared, blamed = what
-    operation = _operation_before(case, first.step)
-    facts = facts_of(found, compared, blamed, operation, _window(subject, first.site))
-    cause, seen = cause_of(first.site, first.position, state_of(found, compared), facts)
-    return Location(
+    operation, window = _operation_before(case, first.step), _window(subject, first.site)
+    told = _told(
         first,
-        cause,
-        advice(cause, first.site, first.row, first.position, seen, operation),
-        evidence_of(found, first.step, compared.event),
-        latent=latent,
-        cells=map_,
-        notes=notes,
+        evidence.state_of(found, compared),
+        evidence.facts_of(found, compared, blamed, operation, window),
     )
+    shown = evidence.evidence_of(found, first.step, compared.event)
+    return replace(told, evidence=shown, latent=latent, cells=map_, notes=notes)
+
+
+def _told(first: Divergence, state: State, facts: Facts) -> Location:
+    """The location `first` with its cause."""
+    cause, seen = cause_of(first.site, first.position, state, facts)
+    where = first.site, first.row, first.position
+    return Location(first, cause, advice(cause, *where, seen, facts.operation))
 
 
 def _seen(found: Inside) -> tuple[str, ...]:
@@ -334,14 +243,11 @@ def _otherwise(found: Inside, logits: Tensor | None, subject: Subject) -> tuple[
 
 def _nothing_differs(found: Inside) -> str:
     """What is said where no state differs and yet the case goes wrong."""
-    line = last_line(found)
-    if not found.raised or line is None:
+    if not found.raised:
         return "no state inside could be compared"
-    last = found.steps[-1]
-    return (
-        f"no state differs up to where step {last.index + 1} ({last.kind}) raises; the last "
-        f"operation before that is at {line}"
-    )
+    last, line = found.steps[-1], raised_at(found)
+    where = f" at {line}: {line.text}" if line else ""
+    return f"no state differs up to where step {last.index + 1} ({last.kind}) raises{where}"
 
 
 def _by_logits(subject: Subject, case: Case, name: str) -> Location:
@@ -367,10 +273,13 @@ def _by_logits(subject: Subject, case: Case, name: str) -> Location:
     return Location(first, None, text, notes=notes)
 
 
-def _nearest(location: Location, case: Case) -> tuple[Near, ...]:
-    """The faults that installed packages find most alike; none where a package cannot tell."""
+def _nearest(location: Location, case: Case) -> tuple[tuple[Near, ...], tuple[str, ...]]:
+    """The faults that installed packages find most alike, and a note on each package that fails."""
     found: list[Near] = []
+    notes: list[str] = []
     for entry in entry_points(group=NEAREST):
-        with suppress(Exception):
+        try:
             found += entry.load()(location, case)
-    return tuple(sorted(found, key=lambda near: -near.similarity))
+        except Exception as error:  # a package's own code, which must not cost the location
+            notes.append(f"the nearest faults of {entry.value} are missing: {one_line(error)}")
+    return tuple(sorted(found, key=lambda near: -near.similarity)), tuple(notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -164,6 +165,31 @@ class Location:
             "evidence": list(self.evidence),
             "suspect": self.suspect,
         }
+
+
+def latents(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
+    """The sites that differ though the logits agree."""
+    largest: dict[tuple[int, str], float] = {}
+    for cell in map_:
+        if cell.excess > 1:
+            place = cell.step, cell.site
+            largest[place] = max(largest.get(place, 0.0), cell.excess)
+    sites = {Site.parse(name).kind for _, name in largest}
+    reason = _harmless(sites)
+    return tuple(Latent(step, site, excess, reason) for (step, site), excess in largest.items())
+
+
+def _harmless(kinds: set[str]) -> str:
+    if kinds == {"cache"}:
+        return (
+            "the cache holds something else, and attention gives the same: its entries may be in "
+            "another order, the same for keys and values"
+        )
+    if kinds <= {"kv", "cache"}:
+        return (
+            "queries, keys and values differ, and attention gives the same: one may undo the other"
+        )
+    return "a later state agrees again: another difference may undo this one"
 
 
 def short_path(filename: str) -> str:

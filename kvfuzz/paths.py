@@ -15,6 +15,7 @@ from kvfuzz.agreement import prefixwise_logits, tolerance_for
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.layout import layout
+from kvfuzz.location import Suspect
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tolerance import Tolerance
@@ -60,6 +61,25 @@ def which_agree(subject: Subject, case: Case) -> Paths | None:
     fed = found.fed.to(whole.device)
     groups = _groups(logits, tolerance.at(found.table), fed)
     return Paths(groups, _sentence(groups, single=len(case.schedule) == 1))
+
+
+def suspected(paths: Paths | None) -> tuple[Suspect, str | None]:
+    """The side to suspect: the one that disagrees with the largest group of paths."""
+    if paths is None or len(paths.groups) < 2:
+        return "unknown", None
+    first, second = paths.groups[:2]
+    if len(first) == len(second):
+        return "unknown", (
+            "the cached paths agree with each other, and so do the uncached ones: either side may "
+            "be the wrong one"
+            if set(first) in ({*CACHED}, {PREFIXES, ONE_RUN})
+            else None
+        )
+    if STEPS not in first:
+        return "cached", None
+    if {PREFIXES, ONE_RUN} <= set(first):
+        return "cached", None
+    return "uncached", "the uncached path is the odd one out: it is located against the cached one"
 
 
 def _groups(

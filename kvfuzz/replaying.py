@@ -145,7 +145,13 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     factory, case = _factory_of(found, name, device)
     law = found.verdict.get("law", "agreement")
     verdict = judged(str(law), factory.subject(case), case, factory.name)
-    explanation = explain(factory, case, verdict) if verdict.diverged else None
+    if not verdict.diverged:
+        return Replayed(path, found, name, verdict)
+    precise = _in_float64(found, name, device, strict=False) if law == "agreement" else None
+    located = precise is not None and precise.first is not None
+    explanation = explain(factory, case, verdict, locating=not located)
+    if located:
+        explanation = replace(explanation, location=precise)
     return Replayed(path, found, name, verdict, explanation)
 
 

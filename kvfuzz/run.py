@@ -132,27 +132,28 @@ def _operated(subject: Any, step: Step, caches: list[Any], name: str) -> None:
         caches.append(subject.new_cache(step.operation.rows))
         return
     cache = caches[step.cache if step.source is None else step.source]
+
+    def kept(found: Any, word: str) -> Any:
+        """The cache that a method returned. Raises InvalidSubject if it returned nothing, as one
+        does that changes its argument and no more; unless that is what an empty cache is."""
+        nothing = found is None and cache is not None
+        if nothing and (step.after[0] or subject.new_cache(step.batch) is not None):
+            raise InvalidSubject(f"{name}.{word}() should return the cache, got None")
+        return found
+
     match step.operation:
         case Fork():
-            caches.append(_kept(subject.copy(cache), cache, f"{name}.copy()"))
+            caches.append(kept(subject.copy(cache), "copy"))
         case Restore():
             state = pickle.loads(pickle.dumps(subject.save(cache)))
-            caches[step.cache] = _kept(subject.load(state), cache, f"{name}.load()")
+            caches[step.cache] = kept(subject.load(state), "load")
         case Crop(count):
-            caches[step.cache] = _kept(subject.crop(cache, count), cache, f"{name}.crop()")
+            caches[step.cache] = kept(subject.crop(cache, count), "crop")
         case Reorder(rows):
             index = torch.tensor(rows, device=device_of(subject))
-            caches[step.cache] = _kept(subject.reorder(cache, index), cache, f"{name}.reorder()")
+            caches[step.cache] = kept(subject.reorder(cache, index), "reorder")
         case Reset():
-            caches[step.cache] = _kept(subject.reset(cache), cache, f"{name}.reset()")
-
-
-def _kept(found: Any, before: Any, call: str) -> Any:
-    """The cache that a method returned. Raises InvalidSubject if it returned nothing, as one does
-    that changes its argument and no more."""
-    if found is None and before is not None:
-        raise InvalidSubject(f"{call} should return the cache, got None")
-    return found
+            caches[step.cache] = kept(subject.reset(cache), "reset")
 
 
 POISON = 1e4
@@ -164,12 +165,11 @@ def _poison(subject: Any, cache: Any) -> None:
     if not callable(getattr(subject, "unused", None)):
         return
     with torch._C.DisableTorchFunction():  # this is no operation of the subject's
-        unused = list(subject.unused(cache))
-    for tensor in unused:
-        if tensor.is_floating_point():
-            tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
-        elif tensor.dtype != torch.bool:
-            tensor.fill_(torch.iinfo(tensor.dtype).max)
+        for tensor in subject.unused(cache):
+            if tensor.is_floating_point():
+                tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
+            elif tensor.dtype != torch.bool:
+                tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
 def _table(case: Case, pieces: Sequence[tuple[Step, Tensor]]) -> Tensor:

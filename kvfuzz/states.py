@@ -25,6 +25,7 @@ from kvfuzz.compare import Comparison, compare
 from kvfuzz.layout import Layout, layout, numbers_of, places_of, text_mask
 from kvfuzz.location import Divergence, Line, SiteDifference, short_path
 from kvfuzz.noise import Unmeasurable, states_noise
+from kvfuzz.resemblances import State
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.sites import Site
 from kvfuzz.subject import Subject
@@ -259,6 +260,51 @@ def divergence(compared: Compared) -> Divergence | None:
         compared.missing,
         channel,
     )
+
+
+def logits_differ(states: Iterable[Compared]) -> bool:
+    """Whether the logits of any step differ."""
+    return any(divergence(one) is not None for one in states if one.site.kind == "logits")
+
+
+def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) -> State:
+    """The part of the first site that differs, beside what is right."""
+    part = int(compared.excess.amax((1, 2)).argmax()) if compared.excess.numel() else 0
+    places = compared.places
+    if places.sequence is not None or not compared.excess.numel():
+        return State()
+    count = compared.excess.shape[-1]
+    others = {
+        one.site.layer: one.right[part]
+        for one in states
+        if one.site.kind == first.site.kind
+        and one.site.layer not in (None, first.site.layer)
+        and part < len(one.right)
+    }
+    return State(
+        compared.found[part][:, :count],
+        compared.right[part],
+        tuple(range(places.start, places.start + count)),
+        {number: right for number, right in others.items() if number is not None},
+    )
+
+
+def evidence_of(states: Iterable[Compared], step: Step) -> tuple[str, ...]:
+    """What differs and what agrees in the first step that diverges."""
+    before = len(step.before[0])
+    seen: dict[str, list[bool]] = {}
+    for one in states:
+        if one.step.index != step.index or not one.excess.numel():
+            continue
+        differs = (one.excess > 1).any(0).any(0)
+        if one.site.kind == "position":
+            seen.setdefault("positions", []).append(bool(differs.any()))
+        elif one.site.kind == "kv":
+            seen.setdefault("keys and values of the new tokens", []).append(bool(differs.any()))
+        elif one.site.kind == "cache":
+            old = differs[: max(0, before - one.places.start)]
+            seen.setdefault("keys and values of earlier positions", []).append(bool(old.any()))
+    return tuple(f"{name} {'differ' if any(v) else 'agree'}" for name, v in seen.items())
 
 
 def _flat(state: Tensor, batch: int) -> Tensor:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.causes import CAUSES, Facts, State, advice, cause_of, resemblance, table
+from kvfuzz.causes import CAUSES, Facts, advice, cause_of
+from kvfuzz.resemblances import State, resemblance, table
 from kvfuzz.sites import KINDS, Site
 
 ROWS, LENGTH, WIDTH = 3, 5, 8

@@ -18,6 +18,7 @@ ROWS = [
         "sites",
         "location",
         "causes",
+        "resemblances",
         "schedule",
         "case",
         "layout",

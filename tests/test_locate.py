@@ -14,6 +14,7 @@ from kvfuzz.case import Case
 from kvfuzz.counterexample import counterexample
 from kvfuzz.errors import InvalidCase
 from kvfuzz.loading import as_factory, load
+from kvfuzz.replaying import locate_file, replay
 from kvfuzz.schedule import Crop, Padded, Reorder
 from kvfuzz.strategies import cases, space_of
 from mutants.registry import find, library
@@ -408,11 +409,11 @@ class WrongThenRaises(Raises):
 
 
 def test_a_path_that_raises_is_located_before_that():
-    """The last line, and no state; or the state that was wrong already."""
+    """The line that raised, and no state; or the state that was wrong already."""
     found = kvfuzz.locate(decoder(mixer=Raises), PLAIN)
     assert found.first is None
-    assert "step 3 (extend) raises" in found.notes[0]
-    assert "decoders.py:" in found.notes[0]
+    assert "step 3 (extend) raises at tests/test_locate.py:" in found.notes[0]
+    assert found.notes[0].endswith(': raise RuntimeError("no")')
     found = kvfuzz.locate(decoder(mixer=WrongThenRaises), PLAIN)
     assert found.first.source.text == "value = 1.5 * value"
     assert (found.first.step, found.cause) == (2, "scale")
@@ -523,10 +524,21 @@ def test_the_command_says_where_and_writes_it(run, saved, tmp_path):
     assert (first["line"], first["module"]) == (line, "layers.0.mixer")
     assert first["difference"] > first["allowed"]
     assert (data["cause"], data["suspect"], data["latent"]) == ("append slot", "cached", [])
-    assert data["nearest"]
-    assert all(near["id"] in library() for near in data["nearest"])
-    assert all(0 <= near["similarity"] <= 1 for near in data["nearest"])
+    assert data["nearest"] == []  # what is like a fault of the registered decoder is that alone
     assert f"decoders.py:{line}" in page.read_text()
+
+
+def test_the_nearest_faults_of_the_registered_decoder_are_written(run, tmp_path):
+    """Each by its id, with how similar it is: of the operator of the fault."""
+    name = "position.stops_after_the_prompt"
+    found = kvfuzz.fuzz(f"mutant:{name}", seed=1, folder=tmp_path)
+    out = tmp_path / "out.json"
+    code, text, _ = run("locate", found.path, "--json", out)
+    nearest = json.loads(out.read_text())["nearest"]
+    assert code == 0
+    assert {library()[near["id"]].operator for near in nearest} == {"position"}
+    assert all(0 <= near["similarity"] <= 1 for near in nearest)
+    assert f"looks like: {nearest[0]['description']}" in text
 
 
 def test_the_map_can_be_left_out(run, saved):
@@ -592,3 +604,12 @@ def test_a_hunt_locates_unless_told_otherwise(run, tmp_path):
     assert code == 1
     assert "DIVERGED" in bare
     assert "first divergence" not in bare
+
+
+def test_a_replay_locates_as_the_command_does(saved):
+    """In float64, though the counterexample is in float32: the same state, line and allowance."""
+    replayed = replay(saved).explanation.location
+    _, case, located = locate_file(saved)
+    assert case.dtype == "float32"
+    assert located.first.allowed < 1e-9
+    assert replayed.first == located.first

@@ -11,7 +11,7 @@ from kvfuzz.case import Case
 from kvfuzz.causes import advice_for, ordinal
 from kvfuzz.injection import Faulty
 from kvfuzz.loading import load
-from kvfuzz.locating import locate_precisely
+from kvfuzz.locating import locate
 from kvfuzz.sites import KINDS, Site
 from kvfuzz.states import compared_states, difference_map, first_state
 from kvfuzz.strategies import cases, space_of
@@ -110,7 +110,7 @@ def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
     )
     case = replace(CASE, dtype="float32")
     assert first_state(factory.subject(case), case) is None
-    assert str(locate_precisely(factory, case).site) == "position"
+    assert str(locate(factory, case).first.site) == "position"
 
 
 def test_the_map_has_a_cell_for_every_site_and_position():

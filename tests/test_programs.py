@@ -163,7 +163,11 @@ def test_a_decoder_that_can_do_all_of_it_agrees():
     assert kvfuzz.check(Recomputes(), EVERYTHING).status == "agreed"
     hunt = kvfuzz.fuzz(Recomputes, seed=1, examples=100)
     assert hunt.verdict == "agreed"
-    assert hunt.not_exercised() == {"frame": "not offered", "generation": "not offered"}
+    assert hunt.not_exercised() == {
+        "frame": "not offered",
+        "generation": "not offered",
+        "latent": "not asked for",
+    }
 
 
 def test_what_was_not_exercised_is_listed():
@@ -346,10 +350,37 @@ def test_the_filling_of_unused_slots_is_no_operation_of_the_subject():
 
     class Preallocated(models.Summing):
         def unused(self, cache):
-            return [torch.zeros(3)[1:]]
+            return [torch.full((3,), 7.0)[1:]]
 
     with recorded(Preallocated()) as recording:
         run_cached(Preallocated(), Case(((1, 2),), (1, 1)))
     operations = {event.operation for event in recording.events}
     assert operations
-    assert not operations & {"fill_", "zeros"}
+    assert not operations & {"fill_", "full"}
+
+
+def test_an_empty_cache_may_be_none():
+    """Then a crop to nothing gives that; of a cache that is an object it is a mistake."""
+
+    class Nothing(models.Summing):
+        def new_cache(self, batch):
+            return None
+
+        def cached(self, tokens, cache):
+            return super().cached(
+                tokens, super().new_cache(len(tokens)) if cache is None else cache
+            )
+
+        def crop(self, cache, count):
+            return None
+
+    case = Case(((1, 2, 3),), (2, Crop(2), 1))
+    assert kvfuzz.check(Nothing(), case).status == "agreed"
+    with pytest.raises(InvalidSubject, match=r"crop\(\) should return the cache, got None"):
+        kvfuzz.check(Nothing(), Case(((1, 2, 3),), (2, Crop(1), 1)))
+
+    class Forgets(Nothing):
+        new_cache = models.Summing.new_cache
+
+    with pytest.raises(InvalidSubject, match=r"crop\(\) should return the cache, got None"):
+        kvfuzz.check(Forgets(), case)

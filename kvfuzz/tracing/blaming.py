@@ -43,8 +43,11 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
-    """The last event of `step` that differs: its logits, or what it came to before it raised."""
+    """The last event of `step` that differs: its logits; of a step that raised the last one at all,
+    since what it raised about was made last."""
     events = inside.recording.of(step)
+    if inside.raised and step == inside.steps[-1].index:
+        return events[-1].index if events else None
     return next(
         (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
         None,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from kvfuzz.causes import Facts, State, table
+from kvfuzz.causes import Facts
+from kvfuzz.resemblances import State, table
 from kvfuzz.tracing.aligning import aligned
 from kvfuzz.tracing.comparing import Compared, allowed_for, difference_of
 from kvfuzz.tracing.inside import Inside
@@ -72,7 +73,6 @@ def facts_of(
         operation=operation,
         operated=not step.feeds,
         earlier=bool(old) and piece.every and not piece.new,
-        indices=not floating,
         rotary=floating and _is_rotary(inside, compared.event),
         recurrent=floating and _recurs(inside, blamed),
         window=window,

@@ -12,6 +12,7 @@ from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, l
 from kvfuzz.tracing.comparing import Compared, ratio, worst
 from kvfuzz.tracing.inside import Inside, answer
 from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.places import caller, line_at
 from kvfuzz.tracing.recording import OUTPUT, Event
 
 
@@ -52,10 +53,11 @@ def shows_logits(inside: Inside) -> bool:
     return any(one is not None and one.inputs for one in answers)
 
 
-def last_line(inside: Inside) -> Line | None:
-    """The line of the last operation that was recorded of the cached run."""
-    lines = map(inside.recording.line_of, reversed(inside.recording.events))
-    return next(filter(None, lines), None)
+def raised_at(inside: Inside) -> Line | None:
+    """The line of the model's code that the error of the cached path came from."""
+    homes = inside.recording.homes
+    place = homes.raised_at(inside.error) if homes and inside.error else None
+    return line_at(place) if place else None
 
 
 def cells(inside: Inside) -> Iterator[SiteDifference]:
@@ -111,9 +113,9 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
-    inside.recording.owner = owner_of(inside.recording.events)
-    line, caller = inside.recording.line_of(blamed), inside.recording.caller_of(blamed)
-    partner = inside.references[first.event.step].recording.line_of(first.partner)
+    owner = owner_of(inside.recording.events)
+    line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
+    partner = inside.references[first.event.step].recording.line_of(first.partner, owner)
     return Divergence(
         step,
         max(place.row, 0),
@@ -126,7 +128,7 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
         module=blamed.module or None,
         operation=blamed.operation,
         partner=partner if partner != line else None,
-        caller=caller if line and caller and caller.function != line.function else None,
+        caller=called if line and called and called.function != line.function else None,
     )
 
 

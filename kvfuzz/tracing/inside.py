@@ -55,16 +55,20 @@ class Reference:
 @dataclass(frozen=True)
 class Inside:
     """The cached run of a case: its events, and by index each one's comparison. `frames` and
-    `references` are those of the steps that feed; `raised` is whether the last step did. `logits`
-    are those of the run, None where it raised."""
+    `references` are those of the steps that feed. `logits` are those of the run, None where the
+    last step raised: `error` is what it raised then, if it did not just refuse."""
 
     recording: Recording
     found: Mapping[int, Compared]
     steps: tuple[Step, ...]
     frames: Mapping[int, Frame]
     references: Mapping[int, Reference]
-    raised: bool = False
     logits: Tensor | None = None
+    error: Exception | None = None
+
+    @property
+    def raised(self) -> bool:
+        return self.logits is None
 
 
 def inside(subject: Subject, case: Case, operations: bool = True) -> Inside:
@@ -72,7 +76,7 @@ def inside(subject: Subject, case: Case, operations: bool = True) -> Inside:
     prefix: one call with a fresh cache where that agrees (it has the cache's own code), else the
     uncached path. Without `operations`, or where they are too many, of the modules alone.
     """
-    recording, steps, logits = _cached(subject, case, operations)
+    recording, steps, logits, error = _cached(subject, case, operations)
     found: dict[int, Compared] = {}
     frames: dict[int, Frame] = {}
     references: dict[int, Reference] = {}
@@ -96,8 +100,7 @@ def inside(subject: Subject, case: Case, operations: bool = True) -> Inside:
             frame, reference = frames[step.index], references[step.index]
             found |= _compared(recording.of(step.index), reference, frame, step, axes)
             found |= _answers(recording.of(step.index), reference, frame)
-    raised = logits is None
-    return Inside(recording, found, tuple(steps), frames, references, raised, logits)
+    return Inside(recording, found, tuple(steps), frames, references, logits, error)
 
 
 def _recordings(references: Iterable[Reference]) -> Iterator[Recording]:
@@ -111,7 +114,7 @@ def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> In
     whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
     with recorded(subject, operations) as recording:
         recording.step = 0
-        run_uncached(subject, rows)
+        logits = run_uncached(subject, rows)
     reference = _measured(subject, lambda: run_cached(subject, whole), operations)
     if operations and not (recording.whole and reference.recording.whole):
         return inside_uncached(subject, case, operations=False)
@@ -119,7 +122,7 @@ def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> In
     frame = frame_of(places_of(step), step.size, len(rows[0]))
     found = _compared(recording.events, reference, frame, step, _Axes([]))
     found |= _answers(recording.events, reference, frame)
-    return Inside(recording, found, (step,), {0: frame}, {0: reference})
+    return Inside(recording, found, (step,), {0: frame}, {0: reference}, logits)
 
 
 def _answers(events: Sequence[Event], reference: Reference, frame: Frame) -> dict[int, Compared]:
@@ -213,8 +216,9 @@ def _made_of_tokens(events: Sequence[Event]) -> set[int]:
 
 def _cached(
     subject: Subject, case: Case, operations: bool
-) -> tuple[Recording, list[Step], Tensor | None]:
-    """The cached run of `case` and its logits, up to the step that raised, if one did."""
+) -> tuple[Recording, list[Step], Tensor | None, Exception | None]:
+    """The cached run of `case` and its logits, up to the step that raised, if one did, with the
+    error."""
     steps: list[Step] = []
     with recorded(subject, operations) as recording:
 
@@ -224,9 +228,11 @@ def _cached(
 
         try:
             logits = run_cached(subject, case, begin=begin)
-        except (CachedPathRaised, Refused):
-            return recording, steps, None
-    return recording, steps, logits
+        except CachedPathRaised as raised:
+            return recording, steps, None, raised.error
+        except Refused:
+            return recording, steps, None, None
+    return recording, steps, logits, None
 
 
 def _reference(

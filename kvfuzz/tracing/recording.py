@@ -8,15 +8,11 @@ changes. What is compiled runs as it is written. What a scripted function does i
 
 from __future__ import annotations
 
-import linecache
 import sys
-import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -27,9 +23,10 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-import kvfuzz
-from kvfuzz.location import Line, short_path
+from kvfuzz.location import Line
 from kvfuzz.tensors import walk
+from kvfuzz.tracing.modules import is_norm, names_of, unnamed
+from kvfuzz.tracing.places import NOWHERE, Homes, Place, named, place_of
 
 MOST_BYTES = 2 * 1024**3
 """States beyond this size are no longer kept: then modules alone are recorded."""
@@ -55,22 +52,6 @@ _AUGMENTED = {"__setitem__"} | {
     for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or",
                  "xor", "lshift", "rshift")
 }  # fmt: skip
-_OURS = Path(kvfuzz.__file__).parent
-_SKIPPED = (
-    str(Path(torch.__file__).parent),
-    str(_OURS),
-    "<",
-)
-# So many lines of the model's packages are kept of each call.
-_DEEPEST = 6
-_CALLER = str(_OURS / "run.py")
-_OWN_MODELS = str(_OURS / "zoo")
-_STDLIB = sysconfig.get_paths()["stdlib"]
-
-
-Place = tuple[str, int, str]
-"""A file name, the number of a line, and the function that it is in."""
-NOWHERE: Place = ("", 0, "")
 
 
 @dataclass(slots=True)
@@ -107,32 +88,22 @@ class Event:
 
 @dataclass(slots=True)
 class Recording:
-    """The events of a run in order. `norms` are the names of the modules that normalise, `files`
-    the files and folders of the model's own code and of its cache's, `owner` the name of the module
-    that holds the layers. `whole` is false where
-    operations were too many to keep, so that modules alone are there."""
+    """The events of a run in order. `norms` are the names of the modules that normalise, `homes`
+    where the model's code is. `whole` is false where operations were too many to keep, so that
+    modules alone are there."""
 
     events: list[Event] = field(default_factory=list)
     norms: set[str] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
+    homes: Homes | None = None
     whole: bool = True
     step: int = -1
-    owner: str = "\0"
 
-    def line_of(self, event: Event) -> Line | None:
-        """The line to name for `event`: in the files of the model itself and of its cache, before
-        any helper that these call; None where nothing but torch was seen. Positions and masks are
-        made by helpers."""
-        own = [place for place in event.places if place[0].startswith(tuple(self.files))]
-        made_before = event.module == self.owner and event.output.dim() > 2
-        helped = made_before or not event.output.is_floating_point()
-        named = list(event.places if helped or not own else own)
-        return _line(named[0]) if named else None
-
-    def caller_of(self, event: Event) -> Line | None:
-        """The line of the module's forward that led to `event`."""
-        found = next((place for place in event.places if place[2].endswith(".forward")), None)
-        return _line(found) if found else None
+    def line_of(self, event: Event, owner: str | None = None) -> Line | None:
+        """The line to name for `event`. What makes positions, and masks in the module `owner` that
+        holds the layers, is a helper by design."""
+        mask = event.module == owner and event.output.dim() > 2
+        files = self.homes.files if self.homes else ()
+        return named(event.places, files, helped=mask or not event.output.is_floating_point())
 
     def of(self, step: int) -> list[Event]:
         """The events of one step."""
@@ -173,11 +144,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.recording = Recording()
         model = getattr(subject, "model", subject)
-        self._names = _names_of(subject, model)
-        classes = _classes(subject, model)
-        self._homes: dict[str, int] = {}
-        self._roots = tuple({_root(name) for one in classes if (name := _source_of(one))})
-        self.recording.files |= _own_files(subject, model)
+        self._names = names_of(subject, model)
+        self.recording.homes = self._homes = Homes(subject, model)
         self._stack: list[tuple[str, int]] = [("", 0)]
         self._calls: Counter[str] = Counter()
         self._made: dict[int, int] = {}
@@ -192,7 +160,7 @@ class _Recorder(TorchFunctionMode):
     def enter(self, module: nn.Module, _: Any) -> None:
         """A module begins."""
         self._fresh()
-        name = self._names.get(id(module)) or f"{self._stack[-1][0]}{_unnamed(module)}"
+        name = self._names.get(id(module)) or f"{self._stack[-1][0]}{unnamed(module)}"
         self._stack.append((name, self._calls[name]))
         self._calls[name] += 1
         if is_norm(module):
@@ -203,10 +171,10 @@ class _Recorder(TorchFunctionMode):
         name, call = self._stack.pop()
         for part, tensor in enumerate(_tensors(output)):
             if tensor.is_floating_point():
-                places = (_place_of(module.__class__),)
+                places = (place_of(module.__class__),)
                 self._note(OUTPUT, name, call, places, part, tensor, (), None)
         if len(self._stack) == 1:
-            self.recording.files |= set(_files_of_objects(output))
+            self._homes.add(output)
 
     def __torch_function__(
         self,
@@ -239,7 +207,7 @@ class _Recorder(TorchFunctionMode):
         operands = _tensors(args)
         if kwargs:
             operands += _tensors(kwargs)
-        places = self._places(sys._getframe(1))
+        places = self._homes.places(sys._getframe(1))
         module, call = self._stack[-1]
         for part, tensor in enumerate(results):
             if _is_value(tensor):
@@ -263,36 +231,41 @@ class _Recorder(TorchFunctionMode):
         operands: Sequence[Tensor],
         changed: Tensor | None,
     ) -> None:
-        events = self.recording.events
+        """Keep the result `tensor` of an operation on `operands`, which wrote into `changed`, if
+        into anything."""
+        events, step = self.recording.events, self.recording.step
         index = len(events)
         with torch._C.DisableTorchFunction():
             known = self._producers(tensor)
-            taps: tuple[Tensor, ...] = ()
+            event = Event(index, step, operation, module, call, places, part, tensor)
             if operation == OUTPUT and known and not self._newer(tensor, known):
-                output, inputs, unseen = events[known[0]].output, known, False
+                event.output, event.inputs = events[known[0]].output, known
             else:
-                inputs = tuple(sorted({i for t in operands for i in self._producers(t)}))
-                unseen = any(self._is_unseen(t) for t in operands)
-                if not self.recording.whole:
-                    # Nothing tells what a module is given: it may be all that was there before.
-                    inputs = (index - 1,) if index else ()
-                elif operation == OUTPUT:
-                    inputs = known
-                output = tensor.detach().clone()
-                if operation in TAPPED and not any(id(t) in self._weights for t in operands):
-                    taps = tuple(t.detach().clone() for t in operands)
-                self._bytes += sum(t.numel() * t.element_size() for t in (output, *taps))
+                self._fill(event, operands, known)
             if operation != OUTPUT:
                 self._made[id(tensor)] = index
                 self._alive.append(tensor)  # an id stands for one object only while that lives
                 if changed is not None and operation != "__set__" and _storage(tensor):
                     self._written[_storage(tensor)] = index
-        step = self.recording.step
-        events.append(
-            Event(index, step, operation, module, call, places, part, output, inputs, taps, unseen)
-        )
+        events.append(event)
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
+
+    def _fill(self, event: Event, operands: Sequence[Tensor], known: tuple[int, ...]) -> None:
+        """Copy what `event` gives and is given; `known` are the producers of its result."""
+        event.unseen = any(self._is_unseen(operand) for operand in operands)
+        if not self.recording.whole:
+            # Nothing tells what a module is given: it may be all that was there before.
+            event.inputs = (event.index - 1,) if event.index else ()
+        elif event.operation == OUTPUT:
+            event.inputs = known
+        else:
+            made = {index for operand in operands for index in self._producers(operand)}
+            event.inputs = tuple(sorted(made))
+        event.output = event.output.detach().clone()
+        if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
+            event.taps = tuple(operand.detach().clone() for operand in operands)
+        self._bytes += sum(t.numel() * t.element_size() for t in (event.output, *event.taps))
 
     def _producers(self, tensor: Tensor) -> tuple[int, ...]:
         """The event that made `tensor`, or what has since written into its storage."""
@@ -322,144 +295,6 @@ class _Recorder(TorchFunctionMode):
             and not isinstance(tensor, nn.Parameter)
             and _storage(tensor) not in self._written
         )
-
-    def _places(self, frame: FrameType | None) -> tuple[Place, ...]:
-        """The lines of the model's own packages that lead to `frame`, the innermost first; if there
-        is none, the innermost of code that is neither torch nor kvfuzz nor the standard library."""
-        found: list[Place] = []
-        other: Place | None = None
-        homes = self._homes
-        while frame is not None and len(found) < _DEEPEST:
-            code = frame.f_code
-            filename = code.co_filename
-            if filename == _CALLER:
-                break
-            rank = homes[filename] if filename in homes else self._rank(filename)
-            if rank:
-                place = filename, frame.f_lineno, code.co_qualname
-                if rank == 2:
-                    found.append(place)
-                other = other or place
-            frame = frame.f_back
-        return tuple(found) or ((other,) if other else ())
-
-    def _rank(self, filename: str) -> int:
-        if filename not in self._homes:
-            self._homes[filename] = _rank_of(filename, self._roots)
-        return self._homes[filename]
-
-
-def _line(place: Place) -> Line:
-    filename, number, function = place
-    text = linecache.getline(filename, number).strip()
-    return Line(short_path(filename), number, text, function)
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether `module` normalises, told by its kind: no modules inside, weights of one dimension
-    alone, and a small number that keeps it from dividing by nought."""
-    if next(module.children(), None) is not None:
-        return False
-    weights = list(module.parameters(recurse=False))
-    small = any(isinstance(v, float) and 0 < v < 1e-2 for v in vars(module).values())
-    return small and all(weight.dim() <= 1 for weight in weights)
-
-
-def _classes(subject: Any, model: Any) -> set[type]:
-    """The classes of the model's code."""
-    classes = {type(subject), type(model)}
-    if isinstance(model, nn.Module):
-        classes |= {type(module) for module in model.modules()}
-    return {one for one in classes if not _is_skipped(_source_of(one))}
-
-
-def _own_files(subject: Any, model: Any) -> set[str]:
-    """The folder of the model's class, and the files of the classes of its modules that hold
-    others: what these use besides are helpers."""
-    if not isinstance(model, nn.Module) or _is_skipped(_source_of(type(model))):
-        return {_source_of(type(subject))}
-    outer = {type(module) for module in model.modules() if next(module.children(), None)}
-    files = {_source_of(one) for one in outer if not _is_skipped(_source_of(one))}
-    return files | {str(Path(_source_of(type(model))).parent) + "/"}
-
-
-def _files_of_objects(output: Any) -> Iterator[str]:
-    """The files of the classes of what is no tensor in a model's answer: its cache."""
-    values = output.values() if isinstance(output, Mapping) else output
-    if isinstance(values, Tensor | str) or not isinstance(values, Iterable):
-        return
-    for value in values:
-        if not isinstance(value, Tensor | Mapping | tuple | list | str | int | float | None):
-            filename = _source_of(type(value))
-            if filename and not _is_skipped(filename):
-                yield filename
-
-
-def _rank_of(filename: str, homes: Sequence[str]) -> int:
-    """2 for the model's code, 1 for other code that may be named, 0 for what may not."""
-    if _is_skipped(filename):
-        return 0
-    if any(filename == home or filename.startswith(home + "/") for home in homes):
-        return 2
-    inside = filename.startswith(_STDLIB) and "site-packages" not in filename
-    return 0 if inside else 1
-
-
-def _is_skipped(filename: str) -> bool:
-    return filename.startswith(_SKIPPED) and not filename.startswith(_OWN_MODELS)
-
-
-def _names_of(subject: Any, model: Any) -> dict[int, str]:
-    """The names of the modules of `subject` by their ids: as in its `model`, or from its attributes
-    on."""
-    roots = {"": model} if isinstance(model, nn.Module) else dict(_held(subject))
-    names: dict[int, str] = {}
-    for root, module in roots.items():
-        for name, inner in module.named_modules(prefix=root):
-            names.setdefault(id(inner), name)
-    return names
-
-
-def _held(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules among the attributes of `thing`, and in their lists and dicts, by their names."""
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(thing, nn.Module):
-        yield name, thing
-    elif isinstance(thing, Mapping):
-        parts = thing.items()
-    elif isinstance(thing, list | tuple):
-        parts = enumerate(thing)
-    elif not name:
-        parts = getattr(thing, "__dict__", {}).items()
-    for key, value in parts:
-        yield from _held(value, f"{name}.{key}" if name else str(key))
-
-
-def _unnamed(module: nn.Module) -> str:
-    """A name for a module that has none: the model itself, or one made on the way."""
-    return f"<{type(module).__name__}>"
-
-
-def _root(filename: str) -> str:
-    """The folder of the package that `filename` is in, or the file itself outside packages."""
-    root = Path(filename).parent
-    if not (root / "__init__.py").exists():
-        return filename
-    while (root.parent / "__init__.py").exists():
-        root = root.parent
-    return str(root)
-
-
-def _source_of(one: type) -> str:
-    module = sys.modules.get(one.__module__)
-    return getattr(module, "__file__", None) or ""
-
-
-def _place_of(one: type) -> Place:
-    """Where the forward of a class of modules is."""
-    code = getattr(getattr(one, "forward", None), "__code__", None)
-    name = f"{one.__qualname__}.forward"
-    return (code.co_filename, code.co_firstlineno, name) if code else (_source_of(one), 0, name)
 
 
 def _changed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Tensor | None:
