@@ -214,7 +214,7 @@ def _by_operations(
         evidence.state_of(found, compared),
         evidence.facts_of(found, compared, blamed, operation, window),
     )
-    shown = evidence.evidence_of(found, first.step, compared.event)
+    shown = evidence.evidence_of(found, first.step)
     return replace(told, evidence=shown, latent=latent, cells=map_, notes=notes)
 
 

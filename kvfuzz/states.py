@@ -78,16 +78,15 @@ def first_state(subject: Subject, case: Case) -> Divergence | None:
 
 
 def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
-    """The excess of every site at every position of every step, for a picture."""
+    """The excess of every site at every position of every step, for a picture. Padding has none."""
     cells = []
     for compared in states:
         step, site = compared.step.index, str(compared.site)
         largest: dict[int, float] = defaultdict(float)
         for row, values in enumerate(compared.excess.amax(dim=0).tolist()):
             for offset, value in enumerate(values):
-                if compared.places.holds_text(row, offset):
-                    place = compared.places.position_of(row, offset)
-                    largest[place] = max(largest[place], value)
+                place = compared.places.position_of(row, offset)
+                largest[place] = max(largest[place], value)
         if compared.missing:
             largest[compared.places.start + compared.excess.shape[-1]] = torch.inf
         cells += [SiteDifference(step, site, place, largest[place]) for place in sorted(largest)]
@@ -162,10 +161,6 @@ class Places:
         if self.sequence is None or self.position is None:
             return values[:, self.start : self.stop]
         return values[self.sequence, self.position]
-
-    def holds_text(self, row: int, offset: int) -> bool:
-        """Whether the slot number `offset` of these is no padding."""
-        return self.text is None or bool(self.text[row, offset])
 
     def position_of(self, row: int, offset: int) -> int:
         """The position, in the row's own tokens, of the slot number `offset` of these."""

@@ -408,6 +408,38 @@ class WrongThenRaises(Raises):
         return super().stored(cache, key, value, old)
 
 
+class CountsThenRaises(Raises):
+    """What it counts is right once the length of the cache is added."""
+
+    def stored(self, cache, key, value, old):
+        torch.arange(key.shape[2]) + old
+        return super().stored(cache, key, value, old)
+
+
+def test_what_differs_as_it_should_is_not_blamed_for_an_error():
+    """The numbers of a chunk begin at nought in it, and nothing wrong was made from them."""
+    found = kvfuzz.locate(decoder(mixer=CountsThenRaises), PLAIN)
+    assert found.first is None
+    assert found.notes[0].endswith(': raise RuntimeError("no")')
+
+
+def test_a_package_whose_nearest_faults_fail_is_noted(monkeypatch):
+    """And costs nothing else."""
+
+    class Broken:
+        value = "package:nearest"
+
+        def load(self):
+            raise RuntimeError("no patterns")
+
+    monkeypatch.setattr("kvfuzz.locating.entry_points", lambda group: [Broken()])
+    found = kvfuzz.locate(decoders.WritesEarlyDecoder, PLAIN)
+    assert found.first is not None
+    assert found.notes[-1] == (
+        "the nearest faults of package:nearest are missing: RuntimeError: no patterns"
+    )
+
+
 def test_a_path_that_raises_is_located_before_that():
     """The line that raised, and no state; or the state that was wrong already."""
     found = kvfuzz.locate(decoder(mixer=Raises), PLAIN)

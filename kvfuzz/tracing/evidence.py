@@ -106,7 +106,7 @@ def _is_rotary(inside: Inside, event: Event) -> bool:
     return any(e.operation in ("cos", "sin") and event.index in e.inputs for e in later)
 
 
-def evidence_of(inside: Inside, step: int, first: Event) -> tuple[str, ...]:
+def evidence_of(inside: Inside, step: int) -> tuple[str, ...]:
     """Which of the positions, the masks, and the keys and values of earlier and of new tokens
     differ in the first layer of `step` where attention does."""
     said: dict[str, bool] = {}
@@ -119,8 +119,6 @@ def evidence_of(inside: Inside, step: int, first: Event) -> tuple[str, ...]:
         name = "masks" if event.output.dtype == torch.bool else "positions"
         if event.places:  # the tokens themselves agree always
             said[name] = said.get(name, False) or one.differs
-    if first.output.is_floating_point() and said.get("positions"):
-        del said["positions"]  # indices that a mask is made of may begin elsewhere in each run
     for number, differs in enumerate(_keys_and_values(inside, step)):
         said[
             ("keys and values of earlier positions", "keys and values of the new tokens")[number]

@@ -305,9 +305,18 @@ def test_what_is_compiled_runs_as_it_is_written():
     assert [event.operation for event in found.events].count("mul") == 3
 
 
+class Gain(nn.Module):
+    """A norm whose small number stands in its forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+
 def test_which_modules_normalise():
-    """Told by their parts: one small number, weights of one dimension, nothing inside."""
-    norms = [nn.LayerNorm(4), decoders.Norm(), nn.RMSNorm(4, eps=1e-5)]
+    """Told by their parts: weights of one dimension or one small number, nothing inside."""
+    norms = [nn.LayerNorm(4), decoders.Norm(), nn.RMSNorm(4, eps=1e-5), Gain()]
+    norms.append(nn.LayerNorm(4, elementwise_affine=False))
     others = [nn.Linear(4, 4), Outer(), nn.GELU(), nn.Dropout(0.5)]
     assert all(map(is_norm, norms))
     assert not any(map(is_norm, others))
