@@ -15,6 +15,7 @@ from kvfuzz.counterexample import counterexample
 from kvfuzz.errors import InvalidCase
 from kvfuzz.loading import as_factory, load
 from kvfuzz.replaying import locate_file, replay
+from kvfuzz.report.text import hunt_text
 from kvfuzz.schedule import Crop, Padded, Reorder
 from kvfuzz.strategies import cases, space_of
 from mutants.registry import find, library
@@ -446,6 +447,9 @@ def test_a_path_that_raises_is_located_before_that():
     assert found.first is None
     assert "step 3 (extend) raises at tests/test_locate.py:" in found.notes[0]
     assert found.notes[0].endswith(': raise RuntimeError("no")')
+    hunt = kvfuzz.fuzz(decoder(mixer=Raises), seed=0)
+    assert f"  note: {hunt.explanation.location.notes[0]}" in hunt_text(hunt)
+    assert "raises at tests/test_locate.py:" in hunt_text(hunt)
     found = kvfuzz.locate(decoder(mixer=WrongThenRaises), PLAIN)
     assert found.first.source.text == "value = 1.5 * value"
     assert (found.first.step, found.cause) == (2, "scale")

@@ -43,6 +43,8 @@ def divergence_text(
     explanation = explanation or Explanation()
     if explanation.location is not None and explanation.location.first is not None:
         lines += _location_lines(case, explanation.location, explanation.location.first)
+    elif explanation.location is not None:
+        lines += [f"  note: {note}" for note in explanation.location.notes]
     if explanation.paths:
         lines.append(f"  paths: {explanation.paths.sentence}")
     lines += [f"  note: {note}" for note in explanation.notes]

@@ -43,11 +43,12 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
-    """The last event of `step` that differs: its logits; of a step that raised the last one at all,
-    since what it raised about was made last."""
+    """The last event of `step` that differs: its logits; of a step that raised the last that nothing
+    was made from, since that may be what it raised about."""
     events = inside.recording.of(step)
     if inside.raised and step == inside.steps[-1].index:
-        return events[-1].index if events else None
+        used = {index for event in events for index in event.inputs}
+        events = [event for event in events if event.index not in used]
     return next(
         (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
         None,
