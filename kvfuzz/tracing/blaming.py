@@ -43,8 +43,8 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
-    """The last event of `step` that differs: its logits; of a step that raised the last that nothing
-    was made from, since that may be what it raised about."""
+    """The last event of `step` that differs: its logits; of a step that raised the last of those
+    that no other was made from, since that may be what it raised about."""
     events = inside.recording.of(step)
     if inside.raised and step == inside.steps[-1].index:
         used = {index for event in events for index in event.inputs}
