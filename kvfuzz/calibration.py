@@ -94,10 +94,16 @@ def read(path: Path) -> Calibration:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {one_line(error)}") from None
+    return from_json(data, str(path))
+
+
+def from_json(data: Any, name: str) -> Calibration:
+    """The calibration that `Calibration.to_json` gave. Raises UsageError, in one line that calls
+    it `name`."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise UsageError(f'{path} is no calibration: it has no "kind": "{KIND}"')
+        raise UsageError(f'{name} is no calibration: it has no "kind": "{KIND}"')
     if data.get("schema") != SCHEMA:
-        raise UsageError(f"{path} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
+        raise UsageError(f"{name} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
     known = ("schema", "kind", "subject", "seed", "examples", "config", "lanes")
     try:
         lanes = tuple(_lane(lane) for lane in data["lanes"])
@@ -110,10 +116,10 @@ def read(path: Path) -> Calibration:
             dict(data["config"]),
             lanes,
             {key: value for key, value in data.items() if key not in known},
-            str(path),
+            name,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path} is no calibration: {one_line(error)}") from None
+        raise UsageError(f"{name} is no calibration: {one_line(error)}") from None
 
 
 def leeway_for(worst: float) -> float | None:

@@ -18,6 +18,7 @@ from kvfuzz.errors import InvalidSubject
 from kvfuzz.subject import OFFERED
 
 UNCACHED = ("uncached", "perturbed")
+FORWARD = ("cached", "generate", *UNCACHED)
 Fault = Callable[..., Any]
 """Takes the real functions of its targets; returns the replacement, or a tuple of them."""
 
@@ -34,7 +35,8 @@ class Faulty:
     """`subject` with `fault` in its cached path; everything else is the subject's own. With `both`
     the fault is in the uncached path as well, and its own state lives as long as the subject.
 
-    `reached` counts the calls of a replaced target. Raises InvalidSubject if a target does not
+    `reached` counts the calls of a replaced target, `calls` the forward calls of a path
+    with the fault in it. Raises InvalidSubject if a target does not
     exist or the fault does not return one replacement for each.
     """
 
@@ -46,6 +48,7 @@ class Faulty:
         self.both = both
         self.places = [_place(target) for target in targets]
         self.reached = 0
+        self.calls = 0
         self._first = self._made()
 
     def __getattr__(self, name: str) -> Any:
@@ -68,6 +71,7 @@ class Faulty:
             # What is loaded has a fresh fault of its own, as a new cache has.
             cache = next((a for a in args if isinstance(a, FaultyCache)), None)
             replacements = cache.replacements if cache else self._replacements()
+            self.calls += name in FORWARD
             inner = [a.inner if isinstance(a, FaultyCache) else a for a in args]
             with replaced(self.places, replacements):
                 result = found(*inner, **kwargs)

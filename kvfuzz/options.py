@@ -141,6 +141,10 @@ def calibrated(options: Options, subject: str, folder: Path, given: Path | None)
     return options
 
 
+NOT_THE_TABLE = ("seed", "json_file", "html_file", "folder", "workers", "journal", "resume")
+"""The options without which a command gives the same, or that say it otherwise."""
+
+
 def same_again(seed: int) -> str:
     """The command that runs the present one again under `seed`: its options that differ from
     their defaults, but for where it writes and how many processes it takes."""
@@ -148,7 +152,7 @@ def same_again(seed: int) -> str:
     line = ["kvfuzz", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if parameter.name in ("seed", "json_file", "html_file", "folder", "workers"):
+        if parameter.name in NOT_THE_TABLE:
             continue
         if isinstance(parameter, click.Argument):
             line += [value] if isinstance(value, str) else []

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvfuzz.agreement import Reference, check_against, reference
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
+from mutants.campaign import Campaign
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import VACUITY, Mutant
+from mutants.ordering import likely_first
 from mutants.result import Result
+from mutants.schedules import Trait, program_traits
 
 SECONDS_FOR_CLEAN = 60.0
 """The least time that the clean subject has for one case: not a mutant's, which may be tiny."""
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """What is scored and how, as plain values that another process can take over.
-
-    `cases` are those that a clean hunt by `plan` examines. With `matrix` every case runs on every
-    mutant; without, a mutant stops at its first kill. `shrink` tells whether kills are shrunk.
-    """
-
-    plan: Plan
-    cases: tuple[Case, ...]
-    matrix: bool
-    shrink: bool
-    seconds_per_mutant: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +46,18 @@ class Bench:
         """Case number `index`, with the settings that `mutant` needs."""
         drawn = self.campaign.cases[index]
         return drawn if mutant is None else mutant.fitted(drawn)
+
+    def order(self, mutant: Mutant) -> list[int]:
+        """The indices of the cases in the order in which `mutant` meets them: as they were drawn
+        if it meets all."""
+        cases = self.campaign.cases
+        if self.campaign.matrix:
+            return list(range(len(cases)))
+        return likely_first(mutant, cases, self._traits)
+
+    @functools.cached_property
+    def _traits(self) -> list[frozenset[Trait]]:
+        return [program_traits(case) for case in self.campaign.cases]
 
     def prepared(self, index: int, mutant: Mutant | None = None) -> Prepared:
         """Case number `index` as `mutant` needs it. Raises Unsound if the clean subject diverges on
@@ -108,21 +109,26 @@ def baseline(bench: Bench) -> str | None:
     return None if rows else f"nothing could be compared on {bench.factory.name}"
 
 
-def judged(bench: Bench, mutant: Mutant) -> Result:
-    """What becomes of `mutant` on the cases of `bench`: the same in every process.
+def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda _: None) -> Result:
+    """What becomes of `mutant` on the cases of `bench`: the same in every process. `begin` is
+    called with the index of each case before it is run.
 
     Only a difference of logits kills, or what breaks the law that the mutant declares. A fault that
     raises, or breaks the protocol, is loud, unless another case kills it. Raises Unsound.
     """
     started = time.time()
-    tally = _Tally()
+    tally, limits = _Tally(), bench.campaign.limits
     state, reason = None, None
     try:
-        with time_limit(bench.campaign.seconds_per_mutant) as check_time:
-            for index in range(len(bench.campaign.cases)):
+        with time_limit(limits.seconds) as check_time:
+            for index in bench.order(mutant):
                 check_time()
+                if tally.calls >= limits.calls:
+                    state, reason = "timed_out", f"no kill in {limits.calls} forward calls"
+                    break
+                begin(index)
                 item = bench.prepared(index, mutant)
-                tally.add(index, *met_by(item, mutant))
+                tally.add(index, met_by(item, mutant))
                 if tally.kills.get(index, "agreement") not in ("agreement", VACUITY):
                     bench.require_clean(item, index, tally.kills[index])
                 if tally.kills and not bench.campaign.matrix:
@@ -130,7 +136,7 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
     except InvalidSubject as error:
         state, reason = "invalid", str(error)
     except OutOfTime:
-        state, reason = "timed_out", f"over {bench.campaign.seconds_per_mutant:g} s"
+        state, reason = "timed_out", f"over {limits.seconds:g} s"
     if tally.kills:
         state, reason = "killed", None
         if mutant.equivalent is not None:
@@ -149,6 +155,7 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
         ran=tally.ran,
         raised=len(tally.errors),
         reached=tally.reached,
+        calls=tally.calls,
         excess=tally.excess,
         reason=reason,
         seconds=time.time() - started,
@@ -161,7 +168,7 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     does."""
     index = max(result.ran - 1, 0) if result.killed_by is None else result.killed_by
     try:
-        with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.seconds_per_mutant)):
+        with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.limits.seconds)):
             item = bench.prepared(index, mutant)
             changed = check_against(item.expected, item.subject, item.case).diverged
     # Whatever it raises now it did not raise for the baseline.
@@ -176,31 +183,51 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
 class _Tally:
     ran: int = 0
     reached: int = 0
+    calls: int = 0
     excess: float = 0.0
     kills: dict[int, str] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
-    def add(self, index: int, verdict: Verdict | None, error: str | None, reached: int) -> None:
+    def add(self, index: int, met: Met) -> None:
         self.ran += 1
-        self.reached += reached
-        if error is not None:
-            self.errors.append(error)
-        elif verdict is not None and verdict.diverged:
-            self.kills[index] = verdict.law
-            self.excess = self.excess or verdict.excess
+        self.reached += met.reached
+        self.calls += met.calls
+        if met.error is not None:
+            self.errors.append(met.error)
+        elif met.killed:
+            assert met.verdict is not None
+            self.kills[index] = met.verdict.law
+            self.excess = self.excess or met.verdict.excess
 
 
-def met_by(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, int]:
-    """The verdict of one case on `mutant`, or the error it made, and how often it was reached.
+@dataclass(frozen=True)
+class Met:
+    """What one case said of a mutant, or the `error` that it made; how often its targets were
+    `reached`, and how many forward `calls` it took."""
+
+    verdict: Verdict | None
+    error: str | None
+    reached: int
+    calls: int
+
+    @property
+    def killed(self) -> bool:
+        return self.error is None and self.verdict is not None and self.verdict.diverged
+
+
+def met_by(item: Prepared, mutant: Mutant) -> Met:
+    """What the case of `item` says of `mutant`.
 
     Raises InvalidSubject if the fault cannot be put into the subject at all.
     """
     faulty = mutant.into(item.subject, item.case.dtype)
+    verdict = None
     try:
         verdict = verdict_of(mutant.law, faulty, item.case, item.expected)
-    except InvalidSubject as error:
-        return None, str(error), faulty.reached
-    return verdict, verdict.error, faulty.reached
+        error = verdict.error
+    except InvalidSubject as refused:
+        error = str(refused)
+    return Met(verdict, error, faulty.reached, faulty.calls)
 
 
 def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,10 @@ from kvfuzz.options import (
     time_option,
     workers_option,
 )
+from mutants.options import campaign_options
+
+if TYPE_CHECKING:
+    from mutants.campaign import Limits
 
 EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 
@@ -43,10 +48,7 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
     "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
     help="Exit 1 below this score, and 0 otherwise, whatever survived.",
 )  # fmt: skip
-@click.option(
-    "--mutant-time", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
-    metavar="SECONDS", help="A mutant that takes longer is timed out.",
-)  # fmt: skip
+@campaign_options
 @subject_options
 @calibration_option
 @folder_option
@@ -67,7 +69,10 @@ def score(
     by: str | None,
     shrink: bool,
     fail_under: float | None,
-    mutant_time: float,
+    limits: Limits,
+    shard: tuple[int, int] | None,
+    journal: Path | None,
+    resume: bool,
     device: str,
     dtype: str | None,
     attn: str | None,
@@ -84,7 +89,7 @@ def score(
     from rich.console import Console
 
     from kvfuzz.files import check_writable, write_json, write_text
-    from kvfuzz.rounds import fresh_seed
+    from mutants.journal import NAME as JOURNAL
     from mutants.report.html import page
     from mutants.report.text import render, schedule_table
     from mutants.report.witnesses import write_witnesses
@@ -99,7 +104,7 @@ def score(
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
     options = calibrated(options, subject, folder, calibration_file)
-    seed = fresh_seed() if seed is None else seed
+    journal = journal or folder / JOURNAL
     console = Console()
     with progress_bar(f"scoring {subject}", None) as update:
         done = 0
@@ -116,13 +121,16 @@ def score(
             examples=examples,
             seed=seed,
             seconds=seconds,
-            seconds_per_mutant=mutant_time,
+            limits=limits,
+            shard=shard,
+            journal=journal,
+            resume=resume,
             workers=workers,
             matrix=matrix or by is not None,
             shrink=shrink,
             options=options,
             progress=progress,
-            command=same_again(seed),
+            command=same_again,
         )
     written = write_witnesses(result, witness_folder)
     render(result, console)

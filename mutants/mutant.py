@@ -24,7 +24,9 @@ LATENT = "latent"
 """What tells a fault that the logits do not show: a state of the cached path differs."""
 LOCATED = ("agreement", LATENT)
 """What tells a fault that has a site: the first state that differs."""
-STATES = ("killed", "survived", "unreached", "loud", "timed_out", "equivalent", "invalid")
+STATES = (
+    "killed", "survived", "unreached", "timed_out", "loud", "crashed", "invalid", "equivalent"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Mutant:
     cached path that `fault` replaces: it takes the real ones and returns its own. `witness` is a
     small case that kills it, and `site` the first state that then differs. `seen_in` is a public
     report of the same mistake. `equivalent` is the reason why no case can kill it. A `placebo`
-    changes nothing, and must never be killed.
+    changes nothing, and must never be killed; a `canary` is one that must always be. Both watch
+    over a campaign and are no part of its score.
 
     A parametric fault has `sizes`: the smallest, by dtype, at which the checker promises to catch
     it on at least 99 of 100 random decoders (`benchmarks/detection.py`). It is injected at that
@@ -55,6 +58,7 @@ class Mutant:
     seen_in: str | None = None
     equivalent: str | None = None
     placebo: bool = False
+    canary: bool = False
     sizes: Mapping[str, float] = field(default_factory=dict)
     needs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     law: str = "agreement"
@@ -63,6 +67,11 @@ class Mutant:
     @property
     def id(self) -> str:
         return f"{self.operator}.{self.name}"
+
+    @property
+    def watches(self) -> bool:
+        """Whether it watches over a campaign, and is no part of the score."""
+        return self.placebo or self.canary
 
     @property
     def without_site(self) -> str:
@@ -77,11 +86,15 @@ class Mutant:
     def fitted(self, case: Case) -> Case:
         """`case` with the first setting that fits in place of each that does not: the same tokens,
         schedule and seed."""
-        config = {
-            name: case.config[name] if case.config.get(name, _NONE) in fit else fit[0]
+        config = self.fitting(case.config)
+        return replace(case, config={**case.config, **config}) if config else case
+
+    def fitting(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that it needs: those of `config` that fit, and the first fit for others."""
+        return {
+            name: config[name] if config.get(name, _NONE) in fit else fit[0]
             for name, fit in self.needs.items()
         }
-        return replace(case, config={**case.config, **config}) if config else case
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether the fault makes sense with these `settings`, which someone has fixed."""
@@ -124,6 +137,7 @@ class Mutant:
             "seen_in": self.seen_in,
             "equivalent": self.equivalent,
             "placebo": self.placebo,
+            "canary": self.canary,
             "sizes": dict(self.sizes),
             "needs": {name: list(values) for name, values in self.needs.items()},
             "law": self.law,
@@ -140,6 +154,7 @@ def mutant(
     seen_in: str | None = None,
     equivalent: str | None = None,
     placebo: bool = False,
+    canary: bool = False,
     sizes: Mapping[str, float] | None = None,
     needs: Mapping[str, tuple[Any, ...]] | None = None,
     law: str = "agreement",
@@ -175,6 +190,7 @@ def mutant(
             seen_in=seen_in,
             equivalent=equivalent,
             placebo=placebo,
+            canary=canary,
             sizes=sizes or {},
             needs={**getattr(fault, "__globals__", {}).get("NEEDS", {}), **(needs or {})},
             law=law,

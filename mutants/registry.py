@@ -56,7 +56,7 @@ def select(
     operators: tuple[str, ...] = (),
     fixed: Mapping[str, Any] | None = None,
 ) -> tuple[list[Mutant], list[Mutant]]:
-    """The mutants of `subject` to score, and the placebos that watch over them.
+    """The mutants of `subject` to score, and the placebos and canaries that watch over them.
 
     `ids` and `operators` restrict the mutants, and so do settings that are `fixed`. Raises
     UsageError for an unknown one, for one of another subject, or if none is left.
@@ -71,7 +71,7 @@ def select(
     scored = [
         mutant
         for mutant in offered
-        if not mutant.placebo
+        if not mutant.watches
         and (not wanted or mutant.id in wanted)
         and (not operators or mutant.operator in operators)
     ]
@@ -81,7 +81,7 @@ def select(
             f"no mutant to score for subject {subject!r}: the library has faults for "
             f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
         )
-    return scored, [mutant for mutant in offered if mutant.placebo]
+    return scored, [mutant for mutant in offered if mutant.watches]
 
 
 def _fitting(mutant_id: str, subject: str) -> Mutant:

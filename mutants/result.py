@@ -18,11 +18,12 @@ DECIDED = ("killed", *NOT_KILLED)
 class Result:
     """What became of one mutant, as plain data.
 
-    `killed_by` is the index of the first case that killed it and `kills` all of them (one, unless
-    every case was run), and `laws` what each broke; `ran` the cases it met, of which `raised`
-    raised; `reached` the calls of its targets; `excess` the largest |difference| / allowed of the
-    first kill. `site` is where the witness first differs, `witness` the shrunk case as
-    counterexample JSON, `map` its differences by site and position.
+    `killed_by` is the index of the case that killed it first and `kills` of all that did (one,
+    unless every case was run), and `laws` what each broke; `ran` the cases it met, of which
+    `raised` raised; `reached` the calls of its targets and `calls` those of the subject; `excess`
+    the largest |difference| / allowed of the first kill. `site` is where the witness first
+    differs, `witness` the shrunk case as counterexample JSON, `map` its differences by site and
+    position.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Result:
     ran: int = 0
     raised: int = 0
     reached: int = 0
+    calls: int = 0
     excess: float = 0.0
     reason: str | None = None
     seconds: float = 0.0
@@ -47,13 +49,40 @@ class Result:
         """The law by which it was first killed."""
         return self.laws[0] if self.laws else None
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        """What `to_json` gave, after a journey as JSON."""
+        tuples = {name: tuple(data[name]) for name in ("kills", "laws", "map")}
+        return cls(**{**data, **tuples})
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a mutant; and, where the mutant left the subject `changed`, why nothing
+    after it in the same process means anything."""
+
+    result: Result
+    changed: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"result": self.result.to_json(), "changed": self.changed}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Judged:
+        return cls(Result.from_json(data["result"]), data["changed"])
+
 
 @dataclass(frozen=True)
 class Score:
     """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
     the `reason`). `percent` is killed / (killed + survived + unreached + timed out).
     `environment` is where it was made, `command` what gives the same table again, `calibration` the
-    file of the calibration in force."""
+    file of the calibration in force. `identity` is that of the campaign
+    (`mutants.campaign.identity_of`), `listed` are all the mutants of it, of which the Kth of N
+    parts were judged if this is the score of a `shard`."""
 
     verdict: str
     percent: float | None
@@ -62,6 +91,7 @@ class Score:
     cases: tuple[Case, ...]
     results: tuple[Result, ...] = ()
     placebos: tuple[Result, ...] = ()
+    canaries: tuple[Result, ...] = ()
     matrix: bool = False
     reason: str | None = None
     seconds: float = 0.0
@@ -69,6 +99,9 @@ class Score:
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     calibration: str | None = None
+    identity: dict[str, Any] = field(default_factory=dict)
+    listed: tuple[str, ...] = ()
+    shard: tuple[int, int] | None = None
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
@@ -87,6 +120,10 @@ class Score:
             "seconds": round(self.seconds, 3),
             "mutants": [_result_json(result, written) for result in self.results],
             "placebos": [_result_json(result, written) for result in self.placebos],
+            "canaries": [_result_json(result, written) for result in self.canaries],
+            "shard": "{}/{}".format(*self.shard) if self.shard else None,
+            "listed": list(self.listed),
+            "identity": self.identity,
             "cases": [case.to_json() for case in self.cases],
         }
 
@@ -113,10 +150,11 @@ def counted(results: list[Result]) -> dict[str, int]:
 
 
 def _result_json(result: Result, written: dict[str, Path]) -> dict[str, Any]:
-    """A result with the path of its witness; the witness itself is in that file."""
+    """A result with the path of its witness, and the witness itself."""
     path = written.get(result.id)
     return {
-        **asdict(result),
+        **result.to_json(),
+        "counterexample": result.witness,
         "kills": list(result.kills),
         "laws": list(result.laws),
         "killed_law": result.killed_law,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Worth:
 
 def by_schedule(score: Score) -> tuple[Worth, ...]:
     """What each trait is worth in `score`, for which every case was run on every mutant."""
-    had = [_traits_of(case) | {("law", "agreement")} for case in score.cases]
+    had = [traits_of(case) | {("law", "agreement")} for case in score.cases]
     kills = {result.id: list(_kills(score, result)) for result in score.results}
     kills = {name: traits for name, traits in kills.items() if traits}
     found = {
@@ -68,21 +68,33 @@ def schedule_json(score: Score) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _kills(score: Score, result: Result) -> Iterator[set[Trait]]:
+def _kills(score: Score, result: Result) -> Iterator[frozenset[Trait]]:
     """The traits of each kill of `result`: those of the case, as it was fitted to the mutant, and
     the law that it broke."""
     known = library().get(result.id)
     for index, law in zip(result.kills, result.laws, strict=True):
         case = score.cases[index]
-        yield _traits_of(known.fitted(case) if known else case) | {("law", law)}
+        yield traits_of(known.fitted(case) if known else case) | {("law", law)}
 
 
-def _traits_of(case: Case) -> set[Trait]:
-    return {
-        *(("element", word) for word in elements(case)),
-        *(("path", word) for word in _paths(case)),
-        *((name, str(case.config[name])) for name in SETTINGS if name in case.config),
-    }
+def program_traits(case: Case) -> frozenset[Trait]:
+    """What the program of `case` has."""
+    return frozenset(
+        {
+            *(("element", word) for word in elements(case)),
+            *(("path", word) for word in _paths(case)),
+        }
+    )
+
+
+def config_traits(config: Mapping[str, Any]) -> frozenset[Trait]:
+    """What a decoder of this `config` has."""
+    return frozenset((name, str(config[name])) for name in SETTINGS if name in config)
+
+
+def traits_of(case: Case) -> frozenset[Trait]:
+    """What `case` has."""
+    return program_traits(case) | config_traits(case.config)
 
 
 def _paths(case: Case) -> Iterator[str]:

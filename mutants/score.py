@@ -1,32 +1,38 @@
 """The score: which mutants does the checker catch?
 
-The cases are drawn by the fuzzer's own strategy, once, before any mutant runs. Every mutant meets
-them in the same order and stops at its first kill; the case that killed it is then shrunk. The
-unmutated baseline and the placebos run first: if one of them diverges there is no score. Nor is
-there one if a mutant leaves the decoder changed: the clean one is judged again after each.
+The cases are drawn by the fuzzer's own strategy, once, before any mutant runs, and every mutant
+stops at its first kill; the case that killed it is then shrunk. The unmutated baseline runs first,
+and placebos and canaries are mixed in among the mutants: if the baseline or a placebo diverges, or
+a canary does not, there is no score. Nor is there one if a mutant leaves the decoder changed: the
+clean one is judged again after each.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.loading import Options, load
-from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
-from mutants.bench import Bench, Campaign, Unsound, baseline, judged, left_changed
+from kvfuzz.subject import Factory
+from mutants.bench import Bench, baseline
+from mutants.campaign import EXAMPLES, Campaign, Limits, digest_of, identity_of
+from mutants.item import judged_item, not_begun
+from mutants.journal import Journal
 from mutants.mutant import Mutant
 from mutants.registry import find, select
-from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
-from mutants.witnessing import with_witness
+from mutants.result import NOT_KILLED, Judged, Result, Score, counted, percent_killed
+from mutants.workers import judged_in_processes
 
-EXAMPLES = 200
-SECONDS_PER_MUTANT = 60.0
+Shard = tuple[int, int]
+"""K of N, counted from 1."""
 
 
 def score(
@@ -36,48 +42,70 @@ def score(
     operators: Sequence[str] = (),
     examples: int | None = None,
     seed: int | None = None,
+    shard: Shard | None = None,
     seconds: float | None = None,
-    seconds_per_mutant: float = SECONDS_PER_MUTANT,
+    limits: Limits | None = None,
     workers: int = 1,
     matrix: bool = False,
     shrink: bool = True,
+    journal: Path | None = None,
+    resume: bool = False,
     options: Options | None = None,
-    progress: Callable[[Result | None, int], None] | None = None,
-    command: str = "",
+    progress: Callable[[Result | None, int], None] = lambda _result, _total: None,
+    command: Callable[[int], str] = lambda _seed: "",
 ) -> Score:
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
-    drawn under `seed` (default fresh), in `workers` processes.
+    drawn under `seed` (default fresh; that of the campaign that is resumed).
 
-    `ids` and `operators` restrict the mutants; `matrix` runs every case on every mutant; `shrink`
-    shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
-    so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
-    before the first) and the number to come in all; `command`, what gives this again, is kept.
-    Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score
-    without a percentage.
+    `ids` and `operators` restrict the mutants, and `shard` to the Kth of N parts of them; `matrix`
+    runs every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
+    `seconds` have passed are timed out, and `limits` are those of one mutant. They are judged in
+    `workers` processes; 0 judges in this one, which starts sooner, and ends with a fault that ends
+    its process.
+
+    With a `journal` what is finished is kept in that file, and with `resume` what is finished there
+    is not judged again. `progress` is called with each result (None before the first) and the
+    number to come in all; what `command` says gives this again under the seed is kept.
+
+    Raises UsageError and InvalidSubject; a failed baseline, a killed placebo or a canary that lives
+    gives a Score without a percentage.
     """
-    _check_limits(examples, seconds, workers)
-    options = options or Options()
-    scored, placebos = select(subject, tuple(ids), tuple(operators), options.config)
-    bench = prepared_bench(
-        subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink
-    )
-    started = time.time()
-    if progress is not None:
-        progress(None, len(scored))
-    reason, watched = baseline(bench), []
-    for placebo in () if reason else placebos:
-        watched.append(judged(bench, placebo))
-        reason = reason or left_changed(bench, placebo, watched[-1])
-    reason = reason or cry_of_wolf(watched)
-    results: list[Result] = []
-    for result, changed in () if reason else _results(bench, scored, workers):
-        results.append(result)
-        if changed is not None:
-            reason = changed
-            break
-        if progress is not None:
-            progress(result, len(scored))
-    return _summed_up(bench, results, watched, reason, time.time() - started, command)
+    _check(workers, seconds, journal, resume)
+    options, started = options or Options(), time.time()
+    scored, watch = select(subject, tuple(ids), tuple(operators), options.config)
+    kept = Journal(journal) if journal else None
+    factory = load(subject, options)
+
+    def campaign(under: int) -> Campaign:
+        return campaign_of(factory, options, examples, under, matrix, shrink, limits)
+
+    chosen = campaign(fresh_seed() if seed is None else seed)
+    if kept and resume and seed is None:
+        chosen = campaign(kept.newest(identity_of(chosen, [*scored, *watch]))["seed"])
+    until = started + seconds if seconds else None
+    run = _Run(Bench(factory, chosen), scored, watch, shard, workers, until, kept, resume)
+    try:
+        return run.score(progress, command, started)
+    finally:
+        if kept:
+            kept.close()
+
+
+def campaign_of(
+    factory: Factory,
+    options: Options,
+    examples: int | None,
+    seed: int,
+    matrix: bool = False,
+    shrink: bool = True,
+    limits: Limits | None = None,
+) -> Campaign:
+    """The campaign on `factory`, with its cases drawn."""
+    if examples is not None and examples < 1:
+        raise UsageError(f"examples should be at least 1, got {examples}")
+    plan = Plan(factory.name, options, space_of(factory), seed, examples or EXAMPLES, None)
+    cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
+    return Campaign(plan, cases, matrix, shrink, limits or Limits())
 
 
 def prepared_bench(
@@ -85,99 +113,151 @@ def prepared_bench(
     options: Options,
     examples: int | None,
     seed: int | None,
-    seconds: float | None = None,
-    seconds_per_mutant: float = SECONDS_PER_MUTANT,
     matrix: bool = False,
     shrink: bool = True,
+    limits: Limits | None = None,
 ) -> Bench:
     """The bench for `subject`, with its cases drawn."""
     factory = load(subject, options)
-    plan = Plan(
-        factory.name,
-        options,
-        space_of(factory),
-        fresh_seed() if seed is None else seed,
-        examples or EXAMPLES,
-        time.time() + seconds if seconds else None,
-    )
-    cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
-    return Bench(factory, Campaign(plan, cases, matrix, shrink, seconds_per_mutant))
+    under = fresh_seed() if seed is None else seed
+    return Bench(factory, campaign_of(factory, options, examples, under, matrix, shrink, limits))
 
 
-def cry_of_wolf(watched: Sequence[Result]) -> str | None:
-    """Why placebos forbid a score: one was killed, or none ran; None if they do not. A short run
-    may have no case with the operation that one of them stands for."""
-    ran = [result for result in watched if result.state != "unreached"] or watched[:1]
+def watched_over(watched: Sequence[Result]) -> str | None:
+    """Why those that watch forbid a score: a placebo was killed or a canary was not, or none ran;
+    None if they do not. A short run may have no case with the operation that a placebo stands
+    for."""
+    for result in watched:
+        if find(result.id).canary and result.state != "killed":
+            return f"the canary {result.id}, which nothing can miss, is {result.state}"
+    placebos = [result for result in watched if not find(result.id).canary]
+    ran = [result for result in placebos if result.state != "unreached"] or placebos[:1]
     for result in ran:
         if result.state != "survived":
             return f"the placebo {result.id}, which changes nothing, is {result.state}"
     return None
 
 
-Judged = tuple[Result, str | None]
-"""What became of a mutant, and why nothing after it means anything, if so."""
+def mixed(mutants: Sequence[Mutant], watch: Sequence[Mutant]) -> list[Mutant]:
+    """`mutants` with those that `watch` spread among them evenly, one of them first."""
+    found = list(mutants)
+    for number, mutant in enumerate(watch):
+        found.insert(number + number * len(mutants) // len(watch), mutant)
+    return found
 
 
-def _results(bench: Bench, scored: list[Mutant], workers: int) -> Iterator[Judged]:
-    """One result per mutant, in order."""
-    if workers == 1:
-        for mutant in scored:
-            yield _judged_in_time(bench, mutant)
-        return
-    orphans = []
-    with pool(workers) as executor:
-        futures = [executor.submit(_judged_in_worker, bench.campaign, m.id) for m in scored]
-        for mutant, future in zip(scored, futures, strict=True):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                orphans.append(mutant)
-    for mutant in orphans:
-        yield _judged_alone(bench.campaign, mutant)
+@dataclass
+class _Run:
+    """One run of a campaign, or of the `shard` of it, as `score` takes its arguments. `until` is in
+    seconds since the epoch; `identity` and `digest` are those of the whole campaign."""
+
+    bench: Bench
+    mutants: list[Mutant]
+    watch: list[Mutant]
+    shard: Shard | None
+    workers: int
+    until: float | None
+    journal: Journal | None
+    resume: bool
+
+    def score(
+        self,
+        progress: Callable[[Result | None, int], None],
+        command: Callable[[int], str],
+        started: float,
+    ) -> Score:
+        first, step = (self.shard[0] - 1, self.shard[1]) if self.shard else (0, 1)
+        order = [mutant.id for mutant in mixed(self.mutants[first::step], self.watch)]
+        progress(None, len(order))
+        finished = self._finished(order)
+        reason = baseline(self.bench)
+        if reason is None:
+            for judged in self._judged([name for name in order if name not in finished]):
+                finished[judged.result.id] = judged
+                progress(judged.result, len(order))
+        results, changed = _up_to_the_first_change(
+            [finished[name] for name in order if name in finished]
+        )
+        watchers = {mutant.id for mutant in self.watch}
+        watched = [replace(r, witness=None, map=()) for r in results if r.id in watchers]
+        return summed_up(
+            self.bench.campaign,
+            [result for result in results if result.id not in watchers],
+            watched,
+            reason or changed or watched_over(watched),
+            identity=self.identity,
+            listed=tuple(mutant.id for mutant in self.mutants),
+            shard=self.shard,
+            seconds=time.time() - started,
+            command=command(self.bench.campaign.plan.seed),
+        )
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        return identity_of(self.bench.campaign, [*self.mutants, *self.watch])
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return digest_of(self.identity)
+
+    def _finished(self, order: list[str]) -> dict[str, Judged]:
+        """What of `order` the journal has, where the campaign is resumed."""
+        if self.journal is None:
+            return {}
+        self.journal.begin(self.identity, order, self.resume)
+        known = self.journal.finished(self.digest)
+        return {name: known[name] for name in order if name in known}
+
+    def _judged(self, names: list[str]) -> Iterator[Judged]:
+        """What becomes of the mutants called `names`, as it comes in. One that does not begin in
+        time is not written down: it has yet to be judged."""
+        begun: set[str] = set()
+
+        def begin(name: str) -> bool:
+            late = self.until is not None and time.time() >= self.until
+            if late and not find(name).watches:
+                return False
+            begun.add(name)
+            if self.journal:
+                self.journal.note_begun(self.digest, name)
+            return True
+
+        if self.workers:
+            found = judged_in_processes(self.bench.campaign, names, self.workers, begin)
+        else:
+            found = _judged_here(self.bench, names, begin)
+        for judged in found:
+            if self.journal and judged.result.id in begun:
+                self.journal.note_judged(self.digest, judged)
+            yield judged
 
 
-def _judged_in_time(bench: Bench, mutant: Mutant) -> Judged:
-    """The result of `mutant`, or `timed_out` if the campaign's time is over."""
-    if bench.campaign.plan.overdue:
-        late = "the campaign's time is over"
-        return Result(mutant.id, mutant.operator, "timed_out", reason=late), None
-    try:
-        result = with_witness(bench, mutant, judged(bench, mutant))
-    except Unsound as unsound:
-        return Result(mutant.id, mutant.operator, "invalid", reason=str(unsound)), str(unsound)
-    return result, left_changed(bench, mutant, result)
+def _judged_here(bench: Bench, names: list[str], begin: Callable[[str], bool]) -> Iterator[Judged]:
+    """What becomes of the mutants called `names`, one after the other, in this process."""
+    for name in names:
+        judged = judged_item(bench, find(name)) if begin(name) else not_begun(find(name))
+        yield judged
+        if judged.changed is not None:
+            return
 
 
-_BENCHES: dict[int, Bench] = {}
+def _up_to_the_first_change(found: list[Judged]) -> tuple[list[Result], str | None]:
+    """The results up to that of the first mutant that left the subject changed, and why nothing
+    after it means anything; all of them and None if there is none."""
+    for index, judged in enumerate(found):
+        if judged.changed is not None:
+            return [each.result for each in found[: index + 1]], judged.changed
+    return [each.result for each in found], None
 
 
-def _judged_in_worker(campaign: Campaign, mutant_id: str) -> Judged:
-    """In a worker process: one bench is kept for all the mutants that it judges."""
-    plan = campaign.plan
-    if plan.seed not in _BENCHES:
-        _BENCHES[plan.seed] = Bench(load(plan.subject, plan.options), campaign)
-    return _judged_in_time(_BENCHES[plan.seed], find(mutant_id))
-
-
-def _judged_alone(campaign: Campaign, mutant: Mutant) -> Judged:
-    """A mutant whose pool died, in a process of its own, so that only the one that killed the
-    pool is blamed."""
-    with pool(1) as executor:
-        try:
-            return executor.submit(_judged_in_worker, campaign, mutant.id).result()
-        except BrokenProcessPool:
-            died = "its process died"
-            return Result(mutant.id, mutant.operator, "loud", reason=died), None
-
-
-def _summed_up(
-    bench: Bench,
-    results: list[Result],
-    watched: list[Result],
+def summed_up(
+    campaign: Campaign,
+    results: Sequence[Result],
+    watched: Sequence[Result],
     reason: str | None,
-    seconds: float,
-    command: str,
+    **told: Any,
 ) -> Score:
+    """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
     results = sorted(results, key=lambda result: result.id)
     counts = counted(results)
     percent = None if reason else percent_killed(counts)
@@ -185,29 +265,29 @@ def _summed_up(
         verdict, reason = "inconclusive", reason or "no mutant could be decided"
     else:
         verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
-    calibration = bench.campaign.plan.options.calibration
+    options = campaign.plan.options
     return Score(
         verdict=verdict,
         percent=percent,
-        subject=bench.factory.name,
-        seed=bench.campaign.plan.seed,
-        cases=bench.campaign.cases,
+        subject=campaign.plan.subject,
+        seed=campaign.plan.seed,
+        cases=campaign.cases,
         results=tuple(results),
-        placebos=tuple(replace(result, witness=None) for result in watched),
-        matrix=bench.campaign.matrix,
+        placebos=tuple(result for result in watched if find(result.id).placebo),
+        canaries=tuple(result for result in watched if find(result.id).canary),
+        matrix=campaign.matrix,
         reason=reason,
-        seconds=seconds,
         counts=counts,
-        environment=environment_of(bench.campaign.plan.options.device),
-        command=command,
-        calibration=calibration.path if calibration else None,
+        environment=environment_of(options.device),
+        calibration=options.calibration.path if options.calibration else None,
+        **told,
     )
 
 
-def _check_limits(examples: int | None, seconds: float | None, workers: int) -> None:
-    if examples is not None and examples < 1:
-        raise UsageError(f"examples should be at least 1, got {examples}")
-    if workers < 1:
-        raise UsageError(f"the number of workers should be at least 1, got {workers}")
+def _check(workers: int, seconds: float | None, journal: Path | None, resume: bool) -> None:
+    if workers < 0:
+        raise UsageError(f"the number of workers should be at least 0, got {workers}")
     if seconds is not None and not seconds > 0:
         raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")
+    if resume and journal is None:
+        raise UsageError("a campaign is resumed from its journal: name one")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 
 from hypothesis.errors import Flaky
 
@@ -16,7 +17,6 @@ from kvfuzz.locating import locate
 from kvfuzz.location import Location
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
-from kvfuzz.verdict import Verdict
 from mutants.bench import Bench, met_by
 from mutants.judging import verdict_of
 from mutants.limits import OutOfTime, time_limit
@@ -25,20 +25,27 @@ from mutants.result import Result
 from mutants.subjects import mutated
 
 
-def with_witness(bench: Bench, mutant: Mutant, result: Result) -> Result:
+def with_witness(
+    bench: Bench, mutant: Mutant, result: Result, step: Callable[[], object] = lambda: None
+) -> Result:
     """`result` with its kill shrunk, located and mapped; as it is, if there was no kill.
 
-    Shrinking has the time of a mutant, and so has telling what it came to. Where the first runs
-    out the witness is the case that killed; where the second does, or the mutant now raises,
-    there is none, with the reason.
+    Shrinking has the forward calls and the time of a mutant, and telling what it came to has the
+    time again; `step` is called before each of them. Where the calls run out the witness is the
+    smallest case yet. Where the time for telling does, or the mutant now raises, there is none,
+    with the reason.
     """
     if result.state != "killed" or result.killed_by is None:
         return result
-    factory, seconds = mutated(bench.factory, mutant), bench.campaign.seconds_per_mutant
+    factory, seconds = mutated(bench.factory, mutant), bench.campaign.limits.seconds
     killing = bench.case(result.killed_by, mutant)
-    case = _shrunk(bench, factory, mutant, result.killed_by) if bench.campaign.shrink else killing
+    case = killing
+    if bench.campaign.shrink:
+        step()
+        case = _shrunk(bench, factory, mutant, result.killed_by)
     reason = None
     for candidate in (case,) if case == killing else (case, killing):
+        step()
         try:
             with time_limit(seconds):
                 return _told(bench, factory, mutant, candidate, result)
@@ -57,82 +64,100 @@ class _Killed(Exception):
         self.case = case
 
 
+class _OutOfCalls(BaseException):
+    """The forward calls are used up. Not an Exception, which Hypothesis would shrink."""
+
+
+@dataclass
+class _Shrinking:
+    """One mutant's shrinking: the `smallest` case that kills it yet, and the `calls` it took."""
+
+    bench: Bench
+    factory: Factory
+    mutant: Mutant
+    smallest: Case
+    calls: int = 0
+
+    def kills(self, case: Case) -> bool:
+        """Whether `case` kills the mutant. Raises _OutOfCalls."""
+        if self.calls >= self.bench.campaign.limits.calls:
+            raise _OutOfCalls
+        try:
+            subject = _faulty(self.factory, case)
+            try:
+                verdict = verdict_of(self.mutant.law, subject, case)
+            finally:
+                self.calls += subject.calls
+        except KvfuzzError:
+            return False
+        killed = verdict.diverged and verdict.error is None
+        if killed and _size(case) <= _size(self.smallest):
+            self.smallest = case
+        return killed
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return _tokens(case), len(case.schedule)
+
+
 def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
-    """The smallest killing case of the campaign, shrunk further; or as it is, if that takes too
-    long.
+    """The smallest killing case of the campaign, shrunk further, as far as the calls and the time
+    of a mutant reach.
 
     The round that it was drawn in is run again: its cases are passed over until this one is met,
     and from there on Hypothesis shrinks whatever kills. A case that raises does not kill.
     """
-    plan, smallest = bench.campaign.plan, killed_by
-    met = False
-    try:
-        with time_limit(bench.campaign.seconds_per_mutant) as check_time:
-            smallest = _smallest(bench, mutant, killed_by, check_time)
-            start, number = bench.campaign.cases[smallest], plan.round_of(smallest)
+    plan, met = bench.campaign.plan, False
+    shrinking = _Shrinking(bench, factory, mutant, bench.case(killed_by, mutant))
+    with (
+        suppress(_OutOfCalls, OutOfTime),
+        time_limit(bench.campaign.limits.seconds) as check_time,
+    ):
+        index = _smallest(bench, mutant, killed_by, check_time)
+        start, number = bench.campaign.cases[index], plan.round_of(index)
 
-            def examine(case: Case) -> None:
-                nonlocal met
-                check_time()
-                met = met or case == start
-                fitted = mutant.fitted(case)
-                if met and _kills(factory, mutant, fitted):
-                    raise _Killed(fitted)
+        def examine(case: Case) -> None:
+            nonlocal met
+            check_time()
+            met = met or case == start
+            if met and shrinking.kills(mutant.fitted(case)):
+                raise _Killed(mutant.fitted(case))
 
+        shrunk = bench.case(index, mutant)
+        try:
             drive(plan.space, plan.round_seed(number), plan.round_size(number), examine)
-    except _Killed as killed:
-        return _simplest(bench, factory, mutant, killed.case)
-    except (OutOfTime, Flaky):
-        pass
-    return bench.case(smallest, mutant)
-
-
-def _simplest(bench: Bench, factory: Factory, mutant: Mutant, case: Case) -> Case:
-    """`case` without operations and arguments that it kills without, if there is time for that."""
-    try:
-        with time_limit(bench.campaign.seconds_per_mutant):
-            offers = bench.campaign.plan.space.offers
-            return simplest(case, lambda tried: _kills(factory, mutant, tried), offers)
-    except OutOfTime:
-        return case
+        except _Killed as killed:
+            shrunk = killed.case
+        except Flaky:
+            pass
+        return simplest(shrunk, shrinking.kills, plan.space.offers)
+    return shrinking.smallest
 
 
 def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable[[], None]) -> int:
     """The index of the case with the fewest tokens that kills `mutant`: shrinking from there is
     many times faster than from the first that killed."""
-
-    def size(index: int) -> tuple[int, int]:
-        case = bench.campaign.cases[index]
-        return case.batch * case.length, index
-
-    for index in sorted(range(len(bench.campaign.cases)), key=size):
+    cases = bench.campaign.cases
+    for index in sorted(range(len(cases)), key=lambda index: (_tokens(cases[index]), index)):
         check_time()
-        if index == killed_by:
-            break
-        verdict, error, _ = met_by(bench.prepared(index, mutant), mutant)
-        if error is None and verdict is not None and verdict.diverged:
+        if index == killed_by or met_by(bench.prepared(index, mutant), mutant).killed:
             return index
     return killed_by
 
 
-def _kills(factory: Factory, mutant: Mutant, case: Case) -> bool:
-    try:
-        verdict = _verdict(factory, mutant, case)
-    except KvfuzzError:
-        return False
-    return verdict.diverged and verdict.error is None
+def _tokens(case: Case) -> int:
+    return case.batch * case.length
 
 
-def _verdict(factory: Factory, mutant: Mutant, case: Case) -> Verdict:
-    """The verdict on the faulty subject, by agreement and then by the mutant's law."""
+def _faulty(factory: Factory, case: Case) -> Faulty:
     subject = factory.subject(case)
     assert isinstance(subject, Faulty)
-    return verdict_of(mutant.law, subject, case)
+    return subject
 
 
 def _told(bench: Bench, factory: Factory, mutant: Mutant, case: Case, result: Result) -> Result:
     """`result` with `case` as its witness: judged, and located and mapped if the paths differ."""
-    verdict = _verdict(factory, mutant, case)
+    verdict = verdict_of(mutant.law, _faulty(factory, case), case)
     location = locate(factory, case) if verdict.law in LOCATED else Location(None)
     first = location.first.site if location.first else None
     site = location.latent[0].site if location.latent else first

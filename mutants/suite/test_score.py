@@ -14,20 +14,22 @@ from kvfuzz.errors import KvfuzzError
 from kvfuzz.loading import Options
 from mutants.bench import Bench, baseline, judged, left_changed
 from mutants.registry import find, select
-from mutants.score import cry_of_wolf, prepared_bench
+from mutants.score import prepared_bench, watched_over
 from mutants.witnessing import with_witness
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = metafunc.config.option.kvfuzz_subject
     try:
-        scored, placebos = select(subject)
+        scored, watch = select(subject)
     except KvfuzzError as error:
         raise pytest.UsageError(str(error)) from None
     if "mutant_id" in metafunc.fixturenames:
         metafunc.parametrize("mutant_id", [mutant.id for mutant in scored])
     if "placebo_id" in metafunc.fixturenames:
-        metafunc.parametrize("placebo_id", [placebo.id for placebo in placebos])
+        metafunc.parametrize("placebo_id", [mutant.id for mutant in watch if mutant.placebo])
+    if "canary_id" in metafunc.fixturenames:
+        metafunc.parametrize("canary_id", [mutant.id for mutant in watch if mutant.canary])
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +64,12 @@ def test_placebo_survives(placebo_id: str, bench: Bench) -> None:
     result = judged(bench, find(placebo_id))
     if result.state == "unreached":
         pytest.skip(f"unreached: {result.reason}")
-    assert cry_of_wolf([result]) is None
+    assert watched_over([result]) is None
+
+
+def test_canary_is_killed(canary_id: str, bench: Bench) -> None:
+    """A mutant that nothing can miss is not missed."""
+    assert watched_over([judged(bench, find(canary_id))]) is None
 
 
 def test_mutant_is_killed(

@@ -1,0 +1,38 @@
+"""One item of a campaign: a mutant judged, and its kill shrunk and located."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mutants.bench import Bench, Unsound, judged, left_changed
+from mutants.mutant import Mutant
+from mutants.result import Judged, Result
+from mutants.witnessing import with_witness
+
+
+def judged_item(
+    bench: Bench, mutant: Mutant, say: Callable[..., object] = lambda **_: None
+) -> Judged:
+    """What becomes of `mutant`. What may never return is announced by a call of `say`: with the
+    `case` that begins, with the result once the mutant is `killed`, and before each `step` of
+    shrinking and locating."""
+
+    def step() -> None:
+        say(step=True)
+
+    try:
+        result = judged(bench, mutant, lambda case: say(case=case))
+        if result.state == "killed" and not mutant.canary:
+            say(killed=result.to_json())
+            result = with_witness(bench, mutant, result, step)
+        step()
+        return Judged(result, left_changed(bench, mutant, result))
+    except Unsound as unsound:
+        reason = str(unsound)
+        return Judged(Result(mutant.id, mutant.operator, "invalid", reason=reason), reason)
+
+
+def not_begun(mutant: Mutant) -> Judged:
+    """`mutant`, for which there was no time left."""
+    late = "the campaign's time is over"
+    return Judged(Result(mutant.id, mutant.operator, "timed_out", reason=late))

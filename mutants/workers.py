@@ -1,0 +1,264 @@
+"""Judge mutants in processes of their own, which a fault may end, hang or fill without harm.
+
+Work goes out and comes back as JSON, one mutant at a time. A process that dies, that says nothing
+for too long or that takes too much memory is replaced, and only the mutant that it was judging is
+blamed. Processes are spawned (a fork after torch has run crashes), have one torch thread each, and
+end when the one that started them does.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from kvfuzz.errors import Inconclusive, KvfuzzError
+from mutants.bench import Bench
+from mutants.campaign import Campaign, Limits, read
+from mutants.item import judged_item, not_begun
+from mutants.registry import find
+from mutants.result import Judged, Result
+
+GRACE = 5.0
+"""Seconds past a mutant's own before its process is killed: its own alarm comes first."""
+STARTING = 300.0
+"""Seconds for a process to import torch and load the subject."""
+WATCH = 0.05
+"""Seconds between two looks at the memory of a process."""
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def judged_in_processes(
+    campaign: Campaign, names: Sequence[str], workers: int, begin: Callable[[str], bool]
+) -> Iterator[Judged]:
+    """What becomes of each of the mutants called `names`, as it comes in, judged in `workers`
+    processes. `begin` is called with each before it runs, and says whether it may.
+
+    A mutant whose process dies is judged once more, in a new one, and blamed if that dies too: what
+    it inherited from the one before may have been to blame. After a mutant that left the subject
+    changed no other is begun. Raises Inconclusive if a process cannot be started.
+    """
+    waiting, again = deque(names), set[str]()
+    team = _Team(campaign)
+    try:
+        team.grow(min(workers, len(waiting)))
+        while waiting or team.busy:
+            for worker in team.idle[: len(waiting)]:
+                name = waiting.popleft()
+                if name in again or begin(name):
+                    worker.give(name)
+                else:
+                    yield not_begun(find(name))
+            for judged in team.came_in() if team.members else ():
+                name = judged.result.id
+                if judged.result.state == "crashed" and name not in again:
+                    again.add(name)
+                    waiting.appendleft(name)
+                    continue
+                if judged.changed is not None:
+                    waiting.clear()
+                yield judged
+    finally:
+        team.end()
+
+
+@dataclass
+class _Worker:
+    """A process, and what it is at: the mutant, what it last said of it, and when. `lost` tells
+    that it is no more."""
+
+    process: Any
+    connection: Connection
+    limits: Limits
+    ready: bool = False
+    lost: bool = False
+    mutant: str | None = None
+    case: int | None = None
+    killed: Result | None = None
+    heard: float = field(default_factory=time.monotonic)
+
+    def give(self, mutant: str) -> None:
+        self.mutant, self.case, self.killed, self.heard = mutant, None, None, time.monotonic()
+        # One that has just died is found out when it is listened to.
+        with suppress(OSError):
+            self.connection.send_bytes(json.dumps({"mutant": mutant}).encode())
+
+    def listen(self) -> Judged | None:
+        """What has become of the mutant, once that is known."""
+        try:
+            while self.connection.poll():
+                judged = self._heard(json.loads(self.connection.recv_bytes()))
+                if judged is not None:
+                    return judged
+        except (OSError, EOFError):
+            self.process.join(GRACE)
+            return self._gone("crashed", _ended(self.process.exitcode))
+        silent = time.monotonic() - self.heard
+        if not self.ready and silent > STARTING:
+            return self._gone("timed_out", f"took over {STARTING:g} s")
+        if self.mutant is not None and silent > self.limits.seconds + GRACE:
+            return self._gone("timed_out", f"over {self.limits.seconds:g} s, in one call")
+        return None
+
+    def _heard(self, said: dict[str, Any]) -> Judged | None:
+        self.heard = time.monotonic()
+        if "failed" in said:
+            return self._gone("crashed", said["failed"])
+        if "megabytes" in said:
+            return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
+        if "judged" in said:
+            self.mutant = None
+            return Judged.from_json(said["judged"])
+        if "killed" in said:
+            self.killed = Result.from_json(said["killed"])
+        self.ready = self.ready or "ready" in said
+        self.case = said.get("case", self.case)
+        return None
+
+    def _gone(self, state: str, how: str) -> Judged | None:
+        """The process is lost: its mutant, if it had one, is what it came to, or of that `state`,
+        with the reason. Raises Inconclusive for a process that never came up."""
+        self.lost = True
+        how = f"its process {how}" if state == "crashed" else how
+        if not self.ready:
+            raise Inconclusive(f"no mutant can be judged: {how} when it started")
+        if self.mutant is None:
+            return None
+        if self.killed is not None:
+            return Judged(replace(self.killed, reason=f"no witness: {how}"))
+        where = "" if self.case is None else f" on case {self.case}"
+        operator = find(self.mutant).operator
+        return Judged(Result(self.mutant, operator, state, reason=how + where))
+
+    def end(self) -> None:
+        """Kill the process, and those that it has started itself."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+@dataclass
+class _Team:
+    """The processes that judge `campaign`."""
+
+    campaign: Campaign
+    members: list[_Worker] = field(default_factory=list)
+
+    @property
+    def idle(self) -> list[_Worker]:
+        return [worker for worker in self.members if worker.ready and worker.mutant is None]
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.mutant is not None for worker in self.members)
+
+    def grow(self, size: int) -> None:
+        for _ in range(size):
+            self.members.append(self._new())
+
+    def came_in(self) -> Iterator[Judged]:
+        """What is known by now, after a moment's wait."""
+        wait([worker.connection for worker in self.members], timeout=0.5)
+        for place, worker in enumerate(self.members):
+            judged = worker.listen()
+            if worker.lost:
+                worker.end()
+                self.members[place] = self._new()
+            if judged is not None:
+                yield judged
+
+    def _new(self) -> _Worker:
+        ours, theirs = _SPAWN.Pipe()
+        arguments = theirs, json.dumps(self.campaign.to_json())
+        process = _SPAWN.Process(target=_work, args=arguments, daemon=True)
+        with _one_thread_and_deaf():
+            process.start()
+        theirs.close()
+        return _Worker(process, ours, self.campaign.limits)
+
+    def end(self) -> None:
+        for worker in self.members:
+            worker.end()
+
+
+@contextmanager
+def _one_thread_and_deaf() -> Iterator[None]:
+    """What is started inside has one torch thread (it is read while torch is imported, before any
+    code of ours) and never sees Ctrl-C: the one that started it ends it."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _work(connection: Connection, campaign: str) -> None:
+    """The life of a worker process."""
+    os.setsid()  # so that it can be killed with whatever a fault has started
+    torch.set_num_threads(1)
+    lock = threading.Lock()
+
+    def say(**said: Any) -> None:
+        with lock:
+            connection.send_bytes(json.dumps(said).encode())
+
+    try:
+        factory, read_campaign = read(json.loads(campaign))
+    except KvfuzzError as error:
+        say(failed=str(error))
+        return
+    bench = Bench(factory, read_campaign)
+    watch = threading.Thread(target=_watch, args=(read_campaign.limits.megabytes, say), daemon=True)
+    watch.start()
+    say(ready=True)
+    with suppress(EOFError, OSError):
+        while True:
+            item = json.loads(connection.recv_bytes())
+            say(judged=judged_item(bench, find(item["mutant"]), say).to_json())
+
+
+def _watch(megabytes: int, say: Callable[..., None]) -> None:
+    """End this process once the one that started it is gone, or once it has taken over `megabytes`
+    more memory than it had at first."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    first = _most_memory()
+    while not wait([parent.sentinel], timeout=WATCH):
+        if _most_memory() - first > megabytes:
+            say(megabytes=megabytes)
+            break
+    os._exit(1)
+
+
+def _most_memory() -> float:
+    """The most memory that this process has ever had, in MB."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1024 * 1024 if sys.platform == "darwin" else 1024)
