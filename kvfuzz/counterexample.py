@@ -69,7 +69,7 @@ def environment_of(device: str) -> dict[str, Any]:
     thread count, device, and the instructions or the chip that it computes with."""
     return {
         "kvfuzz": kvfuzz.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "hypothesis": hypothesis.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),

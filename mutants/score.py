@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def score(
     shard: Shard | None = None,
     seconds: float | None = None,
     limits: Limits | None = None,
-    workers: int = 1,
+    workers: int = 0,
     matrix: bool = False,
     shrink: bool = True,
     journal: Path | None = None,
@@ -60,8 +60,8 @@ def score(
     `ids` and `operators` restrict the mutants, and `shard` to the Kth of N parts of them; `matrix`
     runs every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
     `seconds` have passed are timed out, and `limits` are those of one mutant. They are judged in
-    `workers` processes; 0 judges in this one, which starts sooner, and ends with a fault that ends
-    its process.
+    `workers` processes; 0 judges in this one, which starts sooner, and which a fault may end. (With
+    processes the calling script needs a `if __name__ == "__main__"`, as for all of Python's.)
 
     With a `journal` what is finished is kept in that file, and with `resume` what is finished there
     is not judged again. `progress` is called with each result (None before the first) and the
@@ -123,14 +123,13 @@ def prepared_bench(
     return Bench(factory, campaign_of(factory, options, examples, under, matrix, shrink, limits))
 
 
-def watched_over(watched: Sequence[Result]) -> str | None:
+def watched_over(placebos: Sequence[Result], canaries: Sequence[Result]) -> str | None:
     """Why those that watch forbid a score: a placebo was killed or a canary was not, or none ran;
     None if they do not. A short run may have no case with the operation that a placebo stands
     for."""
-    for result in watched:
-        if find(result.id).canary and result.state != "killed":
+    for result in canaries:
+        if result.state != "killed":
             return f"the canary {result.id}, which nothing can miss, is {result.state}"
-    placebos = [result for result in watched if not find(result.id).canary]
     ran = [result for result in placebos if result.state != "unreached"] or placebos[:1]
     for result in ran:
         if result.state != "survived":
@@ -178,19 +177,25 @@ class _Run:
         results, changed = _up_to_the_first_change(
             [finished[name] for name in order if name in finished]
         )
-        watchers = {mutant.id for mutant in self.watch}
-        watched = [replace(r, witness=None, map=()) for r in results if r.id in watchers]
+        placebos = self._of(results, lambda mutant: mutant.placebo)
+        canaries = self._of(results, lambda mutant: mutant.canary)
         return summed_up(
             self.bench.campaign,
-            [result for result in results if result.id not in watchers],
-            watched,
-            reason or changed or watched_over(watched),
+            [result for result in results if result not in (*placebos, *canaries)],
+            reason or changed or watched_over(placebos, canaries),
+            placebos=tuple(placebos),
+            canaries=tuple(canaries),
             identity=self.identity,
             listed=tuple(mutant.id for mutant in self.mutants),
             shard=self.shard,
             seconds=time.time() - started,
             command=command(self.bench.campaign.plan.seed),
         )
+
+    def _of(self, results: list[Result], kind: Callable[[Mutant], bool]) -> list[Result]:
+        """The results of those that watch and are of this `kind`."""
+        ids = {mutant.id for mutant in self.watch if kind(mutant)}
+        return [result for result in results if result.id in ids]
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -253,7 +258,6 @@ def _up_to_the_first_change(found: list[Judged]) -> tuple[list[Result], str | No
 def summed_up(
     campaign: Campaign,
     results: Sequence[Result],
-    watched: Sequence[Result],
     reason: str | None,
     **told: Any,
 ) -> Score:
@@ -273,8 +277,6 @@ def summed_up(
         seed=campaign.plan.seed,
         cases=campaign.cases,
         results=tuple(results),
-        placebos=tuple(result for result in watched if find(result.id).placebo),
-        canaries=tuple(result for result in watched if find(result.id).canary),
         matrix=campaign.matrix,
         reason=reason,
         counts=counts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -162,9 +163,7 @@ def _told(bench: Bench, factory: Factory, mutant: Mutant, case: Case, result: Re
     first = location.first.site if location.first else None
     site = location.latent[0].site if location.latent else first
     device = bench.campaign.plan.options.device
-    return replace(
-        result,
-        site=str(site) if site else None,
-        witness=counterexample(factory.name, case, verdict, location.summary(), device).to_json(),
-        map=tuple(asdict(cell) for cell in location.cells),
-    )
+    told = counterexample(factory.name, case, verdict, location.summary(), device).to_json()
+    # As after a journey as JSON, so that a result is the same whichever process it comes from.
+    witness, cells = json.loads(json.dumps([told, [asdict(cell) for cell in location.cells]]))
+    return replace(result, site=str(site) if site else None, witness=witness, map=tuple(cells))

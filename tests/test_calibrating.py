@@ -106,7 +106,9 @@ def test_a_score_is_made_with_the_leeway_of_its_calibration():
     lanes = (Lane("float32", 1, 1, 0, 3.9, {}, 8.0), Lane("float64", 1, 1, 0, 0.1, {}, 1.0))
     calibration = Calibration("zoo", 0, 1, {}, lanes, path="c.json")
     plain, loose = (
-        score("zoo", ids=["scale.values_too_large"], options=options, seed=0, shrink=False)
+        score(
+            "zoo", ids=["scale.values_too_large"], options=options, seed=0, shrink=False, workers=0
+        )
         for options in (Options(dtype="float32"), Options("cpu", "float32", {}, calibration))
     )
     assert plain.results[0].excess == pytest.approx(8 * loose.results[0].excess) or (

@@ -27,6 +27,7 @@ MEANING = {
     "unreached": "no case ran the code that the fault replaces",
     "timed_out": "it took longer than it may",
     "loud": "it raised, so that no checker is needed to see it",
+    "crashed": "its process died or took too much memory, so that no checker is needed to see it",
     "invalid": "the fault does not fit the subject, or breaks its own promise",
     "equivalent": "declared, with a reason, to change nothing that can be seen",
 }

@@ -12,7 +12,7 @@ from mutants.registry import library
 from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
 from mutants.schedules import by_schedule
 
-SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
+SHOWN = ("survived", "unreached", "timed_out", "loud", "crashed", "invalid", "equivalent")
 
 
 def render(score: Score, console: Console) -> None:
@@ -56,7 +56,9 @@ def headline(score: Score) -> str:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
     beside = [
-        f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
+        f"{score.counts[s]} {s}"
+        for s in ("loud", "crashed", "invalid", "equivalent")
+        if score.counts[s]
     ]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
     watch = f"{survived} placebos survived" if survived else "no placebo watched"

@@ -64,12 +64,12 @@ def test_placebo_survives(placebo_id: str, bench: Bench) -> None:
     result = judged(bench, find(placebo_id))
     if result.state == "unreached":
         pytest.skip(f"unreached: {result.reason}")
-    assert watched_over([result]) is None
+    assert watched_over([result], []) is None
 
 
 def test_canary_is_killed(canary_id: str, bench: Bench) -> None:
     """A mutant that nothing can miss is not missed."""
-    assert watched_over([judged(bench, find(canary_id))]) is None
+    assert watched_over([], [judged(bench, find(canary_id))]) is None
 
 
 def test_mutant_is_killed(

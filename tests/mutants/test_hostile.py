@@ -1,6 +1,5 @@
 """Faults and packages that misbehave: they hang, swallow, exit, leave things changed."""
 
-import os
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +13,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.loading import Options
 from mutants import limits
 from mutants.bench import judged, left_changed
+from mutants.campaign import Limits
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import Mutant, steps
 from mutants.registry import find, library, select
@@ -21,9 +21,9 @@ from mutants.report import html, text
 from mutants.result import Result
 from mutants.score import prepared_bench, score
 from mutants.witnessing import with_witness
+from tests.mutants.campaigns import KILLED, fault_text, install, path_with
 
 HEAD = "import sys, time\nfrom kvfuzz.zoo import cached\nfrom mutants.mutant import mutant, steps\n"
-KILLED = "norm.skips_before_attention"
 
 
 def made(fault):
@@ -32,30 +32,17 @@ def made(fault):
     return Mutant("test", fault.__name__, "A fault.", target, fault, None, steps(1))
 
 
-def fault_text(name, body, subject="zoo"):
-    """A mutant as source; `body` is what its function does."""
-    return (
-        f"@mutant('store', site='0.cache', witness=steps(1), subject={subject!r})\n"
-        f"def {name}(real):\n"
-        f'    """The fault {name}."""\n' + "".join(f"    {line}\n" for line in body.splitlines())
-    )
-
-
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Installs a package that offers mutants, also for worker processes."""
 
-    def install(name, source):
-        (tmp_path / f"{name}.py").write_text(source)
-        info = tmp_path / f"{name}-1.dist-info"
-        info.mkdir()
-        (info / "entry_points.txt").write_text(f"[kvfuzz.mutants]\n{name} = {name}\n")
-        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+    def installing(name, source):
+        install(tmp_path, name, source)
         library.cache_clear()
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    yield install
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
+    yield installing
     library.cache_clear()
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)
@@ -64,7 +51,7 @@ def installed(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def bench():
     """Twenty cases of the zoo, half a second for each mutant."""
-    return prepared_bench("zoo", Options(), 20, 3, seconds_per_mutant=0.5)
+    return prepared_bench("zoo", Options(), 20, 3, limits=Limits(seconds=0.5))
 
 
 def hangs_below(least):
@@ -174,7 +161,7 @@ def test_a_mutant_that_cannot_be_made_is_invalid(bench, error):
     assert f"the mutant test.unmade cannot be made: {type(error).__name__}" in result.reason
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
     """In its function it is invalid, in the cached path loud, and the others are judged."""
     installed(
@@ -193,7 +180,7 @@ def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
 POISON = "cached.readout = lambda weights, x, readout=cached.readout: 2 * readout(weights, x)"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_mutant_that_leaves_a_change_behind_forbids_a_score(installed, monkeypatch, workers):
     """The verdict is inconclusive and names it, whatever came after it."""
     from kvfuzz.zoo import cached
@@ -242,7 +229,7 @@ def test_a_kill_after_a_case_that_raised_is_shrunk():
 
         return store
 
-    slow = prepared_bench("zoo", Options(), 100, 3, seconds_per_mutant=60)
+    slow = prepared_bench("zoo", Options(), 100, 3, matrix=True)
     result = judged(slow, made(picky))
     assert result.state == "killed"
     assert result.raised

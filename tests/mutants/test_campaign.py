@@ -1,0 +1,377 @@
+"""A campaign loses nothing: not to a mutant that dies, hangs or eats memory, and not to kill -9."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kvfuzz.case import Case
+from kvfuzz.cli import main
+from kvfuzz.errors import Inconclusive, UsageError
+from kvfuzz.loading import Options
+from mutants.campaign import Limits, identity_of, read
+from mutants.journal import Journal
+from mutants.registry import library, select
+from mutants.result import Judged, Result
+from mutants.score import mixed, prepared_bench, score, watched_over
+from mutants.workers import judged_in_processes
+from tests.mutants.campaigns import HEAD, KILLED, fault_text, install, path_with, table
+
+SEVERAL = (
+    "append.prepends",
+    "crop.drops_one_too_many",
+    KILLED,
+    "position.restarts_at_each_chunk",
+    "reorder.forgets_the_values",
+)
+DEADLY = {
+    "exits": ("return lambda *_: os._exit(7)", "its process ended with exit code 7 on case"),
+    "faults": (
+        "return lambda *_: ctypes.string_at(0)",
+        "its process was killed by SIGSEGV on case",
+    ),
+    "kills": (
+        "return lambda *_: os.killpg(0, signal.SIGKILL)",
+        "its process was killed by SIGKILL on case",
+    ),
+    "eats": (
+        "held = []\n"
+        "def store(*_):\n"
+        "    while True:\n"
+        "        held.append(torch.ones(4_000_000))\n"
+        "        time.sleep(0.002)\n"
+        "return store",
+        "its process took more than 300 MB of memory on case",
+    ),
+}
+HANGS = """
+def store(*_):
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+return store
+"""
+
+
+@pytest.fixture
+def deadly(tmp_path, monkeypatch):
+    """A package of faults that end, hang or fill their process."""
+    faults = [fault_text(name, body) for name, (body, _) in DEADLY.items()]
+    install(tmp_path, "deadly", HEAD + "".join([*faults, fault_text("hangs", HANGS.strip())]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
+    library.cache_clear()
+    yield
+    library.cache_clear()
+    sys.modules.pop("deadly", None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(deadly, workers):
+    """Real processes that really die: each is a state of its own, and the others are judged."""
+    ids = (*(f"deadly.{name}" for name in (*DEADLY, "hangs")), KILLED, "append.prepends")
+    found = score(
+        "zoo",
+        ids=ids,
+        seed=1,
+        examples=10,
+        workers=workers,
+        shrink=False,
+        limits=Limits(seconds=2, megabytes=300),
+    )
+    results = {result.id: result for result in found.results}
+    for name, (_, reason) in DEADLY.items():
+        assert results[f"deadly.{name}"].state == "crashed"
+        assert reason in results[f"deadly.{name}"].reason
+    assert results["deadly.hangs"].state == "timed_out"
+    assert results["deadly.hangs"].reason.startswith("over 2 s, in one call on case")
+    assert results[KILLED].state == results["append.prepends"].state == "killed"
+    # Neither a crash nor a hang is a kill: 2 of the 3 that were decided.
+    assert found.percent == pytest.approx(200 / 3)
+    assert [result.state for result in found.canaries] == ["killed"]
+
+
+def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(deadly, tmp_path):
+    """One that leaves a bomb behind: whoever it hits is judged again, in a new process."""
+    bomb = "import threading\nthreading.Timer(0.3, os._exit, [9]).start()\nreturn real"
+    install(tmp_path, "bombs", HEAD + fault_text("later", bomb))
+    library.cache_clear()
+    names = ["bombs.later", *SEVERAL]
+    campaign = prepared_bench("zoo", Options(), 10, 1, shrink=False).campaign
+    states = {
+        judged.result.id: judged.result.state
+        for judged in judged_in_processes(campaign, names, 1, lambda _: True)
+    }
+    assert set(states) == set(names)
+    assert "crashed" not in states.values()
+
+
+def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
+    """In a line, and not by waiting for ever."""
+    campaign = prepared_bench("zoo", Options(), 1, 0).campaign
+    lost = campaign.to_json() | {"subject": "no.such.module:decoder"}
+
+    class Lost:
+        limits = campaign.limits
+
+        def to_json(self):
+            return lost
+
+    with pytest.raises(Inconclusive, match=r"no mutant can be judged: its process .*no\.such"):
+        list(judged_in_processes(Lost(), [KILLED], 1, lambda _: True))
+
+
+def test_a_budget_of_forward_calls_times_a_mutant_out():
+    """The same on every machine; a mutant that needs more is not called killed, nor survived."""
+
+    def states(calls):
+        found = score(
+            "zoo", ids=("crop.drops_one_too_many",), seed=0, examples=50, shrink=False,
+            limits=Limits(calls=calls),
+        )  # fmt: skip
+        return found.results[0]
+
+    enough = states(10_000)
+    assert enough.state == "killed"
+    starved = score(
+        "zoo", ids=("reuse.reset_leaves_the_blocks",), seed=0, examples=50, shrink=False,
+        limits=Limits(calls=20),
+    ).results[0]  # fmt: skip
+    assert (starved.state, starved.reason) == ("timed_out", "no kill in 20 forward calls")
+    assert 20 <= starved.calls < 60
+
+
+def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
+    """With less to spend the witness is larger, and a witness all the same."""
+    sizes = []
+    for calls in (1, 10_000):
+        found = score("zoo", ids=(KILLED,), seed=4, examples=20, limits=Limits(calls=calls))
+        case = Case.from_json(found.results[0].witness["case"])
+        sizes.append(case.batch * case.length)
+        assert found.results[0].witness["verdict"]["status"] == "diverged"
+    assert sizes[1] < sizes[0]
+    assert sizes[1] == 1
+
+
+def test_a_campaign_survives_a_journey_as_json():
+    """What a process takes over is what was sent: the same cases, options and limits."""
+    campaign = prepared_bench("zoo:rope", Options(dtype="float64"), 5, 7, matrix=True).campaign
+    factory, other = read(json.loads(json.dumps(campaign.to_json())))
+    assert factory.name == "zoo:rope"
+    assert other == campaign
+    assert identity_of(other, []) == identity_of(campaign, [])
+    result = Result("a", "b", "killed", kills=(1, 2), laws=("agreement",) * 2, map=({"a": 1.0},))
+    assert Judged.from_json(json.loads(json.dumps(Judged(result, "x").to_json()))) == Judged(
+        result, "x"
+    )
+
+
+def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
+    """And gives the same table; what is in the journal is not judged again."""
+    journal = tmp_path / "score.sqlite"
+    whole = score("zoo", ids=SEVERAL, seed=3, examples=30, journal=journal)
+    with sqlite3.connect(journal) as file:
+        file.execute("DELETE FROM judged WHERE mutant IN (?, ?)", SEVERAL[:2])
+        file.execute("UPDATE judged SET judged = NULL WHERE mutant = ?", SEVERAL[2:3])
+    seen = []
+    resumed = score(
+        "zoo",
+        ids=SEVERAL,
+        examples=30,
+        journal=journal,
+        resume=True,
+        progress=lambda result, _: seen.append(result.id if result else None),
+    )
+    assert seen == [None, *SEVERAL[:3]]
+    assert resumed.seed == 3
+    assert table(resumed) == table(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"examples": 31}, "examples 30"),
+        ({"ids": SEVERAL[:2]}, 'mutants "'),
+        ({"options": Options(dtype="float32")}, "dtype null"),
+        ({"matrix": True}, "matrix false"),
+    ],
+)
+def test_another_campaign_is_not_resumed(tmp_path, changes, message):
+    """What is resumed is this campaign or none; the message says what the last one was."""
+    journal = tmp_path / "score.sqlite"
+    asked = {"ids": SEVERAL[:1], "examples": 30, "shrink": False}
+    score("zoo", **asked, seed=3, journal=journal)
+    with pytest.raises(UsageError, match=message):
+        score("zoo", **{**asked, **changes}, journal=journal, resume=True)
+
+
+def test_what_the_code_was_is_part_of_what_is_resumed(tmp_path, monkeypatch):
+    """Results of other code are not mixed with those of this one."""
+    from mutants import campaign
+
+    journal = tmp_path / "score.sqlite"
+    score("zoo", ids=SEVERAL[:1], seed=3, examples=5, shrink=False, journal=journal)
+    monkeypatch.setattr(campaign, "_code_digest", lambda _: "another")
+    with pytest.raises(UsageError, match=r"the last has code"):
+        score("zoo", ids=SEVERAL[:1], examples=5, shrink=False, journal=journal, resume=True)
+
+
+def test_without_resume_a_campaign_is_judged_anew(tmp_path):
+    """What the journal holds of it is forgotten."""
+    journal, seen = tmp_path / "score.sqlite", []
+    for _ in range(2):
+        score(
+            "zoo", ids=SEVERAL[:2], seed=3, examples=5, shrink=False, journal=journal,
+            progress=lambda result, _: seen.append(result),
+        )  # fmt: skip
+    assert sum(result is not None for result in seen) == 2 * (2 + 5)
+
+
+def test_a_resume_without_a_journal_or_of_a_broken_one_is_one_line(tmp_path, capsys, monkeypatch):
+    """With the way out, and exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["score", "zoo", "--resume", "--examples", "1"]) == 2
+    assert "there is no campaign to resume in .kvfuzz/score.sqlite" in capsys.readouterr().err
+    (tmp_path / "broken").write_text("this is no database, however long it may be" * 40)
+    assert main(["score", "zoo", "--journal", "broken", "--examples", "1"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert "cannot keep the journal broken: file is not a database" in said[0]
+
+
+def test_what_was_not_begun_in_time_is_judged_when_resumed(tmp_path):
+    """A campaign that ran out of time goes on where it stopped."""
+    journal = tmp_path / "score.sqlite"
+    asked = {"ids": SEVERAL[:2], "examples": 5, "shrink": False, "journal": journal}
+    late = score("zoo", **asked, seed=3, seconds=1e-6)
+    assert {result.state for result in late.results} == {"timed_out"}
+    assert {r.state for r in score("zoo", **asked, resume=True).results} == {"killed"}
+
+
+def test_those_that_watch_are_spread_among_the_mutants():
+    """In every part of a campaign, the first of them first."""
+    scored, watch = select("zoo")
+    for shard in (scored, scored[::7], scored[:1]):
+        order = mixed(shard, watch)
+        places = [place for place, mutant in enumerate(order) if mutant.watches]
+        assert places[0] == 0
+        assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *watch))
+        gaps = [later - place for place, later in zip(places, places[1:], strict=False)]
+        assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_canary_that_lives_forbids_a_score(monkeypatch):
+    """A bench that misses what nothing can miss proves nothing."""
+    from mutants import item
+
+    blind = Result("canary.rolls_the_vocabulary", "canary", "survived")
+    real = item.judged
+    monkeypatch.setattr(
+        item, "judged", lambda bench, m, *rest: blind if m.canary else real(bench, m, *rest)
+    )
+    found = score("zoo", ids=SEVERAL[:1], seed=1, examples=5, shrink=False)
+    assert (found.verdict, found.percent) == ("inconclusive", None)
+    assert found.reason == (
+        "the canary canary.rolls_the_vocabulary, which nothing can miss, is survived"
+    )
+    assert watched_over([], [Result("c", "canary", "killed")]) is None
+
+
+def test_a_journal_takes_two_campaigns_at_once(tmp_path):
+    """Two shards may write into one file."""
+    one, other = Journal(tmp_path / "j"), Journal(tmp_path / "j")
+    digests = [j.begin({"seed": n}, ["a"], False) for n, j in enumerate((one, other))]
+    for journal, digest, state in ((one, digests[0], "killed"), (other, digests[1], "survived")):
+        journal.note_begun(digest, "a")
+        journal.note_judged(digest, Judged(Result("a", "b", state)))
+    assert one.finished(digests[0])["a"].result.state == "killed"
+    assert one.finished(digests[1])["a"].result.state == "survived"
+
+
+COMMAND = [
+    sys.executable, "-c", "from kvfuzz.cli import main; raise SystemExit(main())",
+    "score", "zoo", "--examples", "20", "--no-shrink", "-n", "2",
+    *(word for name in SEVERAL for word in ("--mutant", name)),
+]  # fmt: skip
+
+
+def run_and_kill(folder, seed, after, resume):
+    """A real campaign in its own process group, killed with SIGKILL `after` seconds; returns its
+    exit code."""
+    words = [*COMMAND, "--folder", str(folder), "--json", str(folder / "score.json")]
+    words += ["--resume"] if resume else ["--seed", str(seed)]
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait(after)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, seed):
+    """`benchmarks/resuming.py` does it thirty times. Its workers end with it, too."""
+    draw = random.Random(seed)
+    whole = score("zoo", ids=SEVERAL, seed=seed, examples=20, shrink=False)
+    (tmp_path / "score.json").touch()
+    code, begun = None, False
+    while code != 0:
+        code = run_and_kill(tmp_path, seed, draw.uniform(2, 12), begun)
+        begun = begun or _has_begun(tmp_path / "score.sqlite")
+    told = json.loads((tmp_path / "score.json").read_text())
+    found = [{**m, "seconds": 0, "witness": None} for m in told["mutants"]]
+    assert [(m["id"], m["state"], m["killed_by"], m["site"]) for m in found] == [
+        (r.id, r.state, r.killed_by, r.site) for r in whole.results
+    ]
+
+
+def _has_begun(journal):
+    if not journal.exists():
+        return False
+    with sqlite3.connect(journal) as file:
+        try:
+            return bool(file.execute("SELECT count(*) FROM campaign").fetchone()[0])
+        except sqlite3.Error:
+            return False
+
+
+def test_the_workers_of_a_campaign_that_was_killed_end_too(tmp_path):
+    """Nothing is left running."""
+    marker = str(tmp_path / "folder-of-this-test")
+    process = subprocess.Popen(
+        [*COMMAND, "--seed", "1", "--folder", marker],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    children = []
+    end = time.monotonic() + 60
+    while not children and time.monotonic() < end:
+        time.sleep(0.2)
+        children = _children(process.pid)
+    assert children
+    process.kill()
+    process.wait()
+    while any(map(_alive, children)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(_alive, children))
+
+
+def _children(pid):
+    """The worker processes of `pid`."""
+    told = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout
+    rows = [line.split(None, 2) for line in told.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and "spawn_main" in row[2]]
+
+
+def _alive(pid):
+    told = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(told.stdout.strip()) and not told.stdout.strip().startswith("Z")
