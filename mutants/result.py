@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,18 @@ class Score:
         }
 
 
+def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
+    """The verdict, percent, reason and counts of a Score of `results`, or of none for the
+    `reason`."""
+    counts = counted(results)
+    percent = None if reason else percent_killed(counts)
+    if percent is None:
+        verdict, reason = "inconclusive", reason or "no mutant could be decided"
+    else:
+        verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
+    return {"verdict": verdict, "percent": percent, "reason": reason, "counts": counts}
+
+
 def percent_killed(counts: dict[str, int]) -> float | None:
     """100 x killed / (killed + survived + unreached + timed out); None where that is of nothing.
 
@@ -144,7 +157,7 @@ def percent_text(value: float | None, places: int) -> str:
     return f"{math.floor(value * 10**places + 1e-9) / 10**places:.{places}f} %"
 
 
-def counted(results: list[Result]) -> dict[str, int]:
+def counted(results: Sequence[Result]) -> dict[str, int]:
     """The number of results in each state."""
     return {state: sum(result.state == state for result in results) for state in STATES}
 

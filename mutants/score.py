@@ -28,7 +28,7 @@ from mutants.item import judged_item, not_begun
 from mutants.journal import Journal
 from mutants.mutant import Mutant
 from mutants.registry import find, select
-from mutants.result import NOT_KILLED, Judged, Result, Score, counted, percent_killed
+from mutants.result import Judged, Result, Score, verdict_on
 from mutants.workers import judged_in_processes
 
 Shard = tuple[int, int]
@@ -263,23 +263,14 @@ def summed_up(
 ) -> Score:
     """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
     results = sorted(results, key=lambda result: result.id)
-    counts = counted(results)
-    percent = None if reason else percent_killed(counts)
-    if percent is None:
-        verdict, reason = "inconclusive", reason or "no mutant could be decided"
-    else:
-        verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
     options = campaign.plan.options
     return Score(
-        verdict=verdict,
-        percent=percent,
+        **verdict_on(results, reason),
         subject=campaign.plan.subject,
         seed=campaign.plan.seed,
         cases=campaign.cases,
         results=tuple(results),
         matrix=campaign.matrix,
-        reason=reason,
-        counts=counts,
         environment=environment_of(options.device),
         calibration=options.calibration.path if options.calibration else None,
         **told,

@@ -1,4 +1,4 @@
-"""What the tests of campaigns share: faults of other packages, and tables without what may differ."""
+"""What the tests of campaigns share: faults of other packages, and tables without times."""
 
 import os
 import sys

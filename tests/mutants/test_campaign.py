@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -28,7 +29,7 @@ SEVERAL = (
     "crop.drops_one_too_many",
     KILLED,
     "position.restarts_at_each_chunk",
-    "reorder.forgets_the_values",
+    "reorder.goes_the_other_way",
 )
 DEADLY = {
     "exits": ("return lambda *_: os._exit(7)", "its process ended with exit code 7 on case"),
@@ -150,15 +151,19 @@ def test_a_budget_of_forward_calls_times_a_mutant_out():
 
 
 def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
-    """With less to spend the witness is larger, and a witness all the same."""
-    sizes = []
-    for calls in (1, 10_000):
-        found = score("zoo", ids=(KILLED,), seed=4, examples=20, limits=Limits(calls=calls))
-        case = Case.from_json(found.results[0].witness["case"])
-        sizes.append(case.batch * case.length)
+    """With nothing to spend the witness is a case as it was drawn; with plenty the smallest."""
+
+    def witness(calls):
+        found = score(
+            "zoo", ids=("append.later_chunk_replaces_all",), seed=4, limits=Limits(calls=calls)
+        )
         assert found.results[0].witness["verdict"]["status"] == "diverged"
-    assert sizes[1] < sizes[0]
-    assert sizes[1] == 1
+        return Case.from_json(found.results[0].witness["case"]), found.cases
+
+    drawn, cases = witness(1)
+    assert any((drawn.tokens, drawn.schedule) == (c.tokens, c.schedule) for c in cases)
+    shrunk, _ = witness(10_000)
+    assert (shrunk.tokens, shrunk.schedule) == (((0, 0, 0),), (1, 2))
 
 
 def test_a_campaign_survives_a_journey_as_json():
@@ -177,7 +182,7 @@ def test_a_campaign_survives_a_journey_as_json():
 def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
     """And gives the same table; what is in the journal is not judged again."""
     journal = tmp_path / "score.sqlite"
-    whole = score("zoo", ids=SEVERAL, seed=3, examples=30, journal=journal)
+    whole = score("zoo", ids=SEVERAL, seed=3, examples=30, shrink=False, journal=journal)
     with sqlite3.connect(journal) as file:
         file.execute("DELETE FROM judged WHERE mutant IN (?, ?)", SEVERAL[:2])
         file.execute("UPDATE judged SET judged = NULL WHERE mutant = ?", SEVERAL[2:3])
@@ -186,6 +191,7 @@ def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
         "zoo",
         ids=SEVERAL,
         examples=30,
+        shrink=False,
         journal=journal,
         resume=True,
         progress=lambda result, _: seen.append(result.id if result else None),
@@ -250,7 +256,8 @@ def test_a_resume_without_a_journal_or_of_a_broken_one_is_one_line(tmp_path, cap
 def test_what_was_not_begun_in_time_is_judged_when_resumed(tmp_path):
     """A campaign that ran out of time goes on where it stopped."""
     journal = tmp_path / "score.sqlite"
-    asked = {"ids": SEVERAL[:2], "examples": 5, "shrink": False, "journal": journal}
+    asked = {"ids": (KILLED, "append.prepends"), "examples": 5, "shrink": False}
+    asked["journal"] = journal
     late = score("zoo", **asked, seed=3, seconds=1e-6)
     assert {result.state for result in late.results} == {"timed_out"}
     assert {r.state for r in score("zoo", **asked, resume=True).results} == {"killed"}
@@ -264,7 +271,7 @@ def test_those_that_watch_are_spread_among_the_mutants():
         places = [place for place, mutant in enumerate(order) if mutant.watches]
         assert places[0] == 0
         assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *watch))
-        gaps = [later - place for place, later in zip(places, places[1:], strict=False)]
+        gaps = [later - place for place, later in pairwise(places)]
         assert max(gaps) - min(gaps) <= 1
 
 
@@ -296,6 +303,7 @@ def test_a_journal_takes_two_campaigns_at_once(tmp_path):
     assert one.finished(digests[1])["a"].result.state == "survived"
 
 
+KILLS = 3
 COMMAND = [
     sys.executable, "-c", "from kvfuzz.cli import main; raise SystemExit(main())",
     "score", "zoo", "--examples", "20", "--no-shrink", "-n", "2",
@@ -305,7 +313,7 @@ COMMAND = [
 
 def run_and_kill(folder, seed, after, resume):
     """A real campaign in its own process group, killed with SIGKILL `after` seconds; returns its
-    exit code."""
+    exit code. Not at all for None."""
     words = [*COMMAND, "--folder", str(folder), "--json", str(folder / "score.json")]
     words += ["--resume"] if resume else ["--seed", str(seed)]
     process = subprocess.Popen(
@@ -324,10 +332,11 @@ def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, seed
     draw = random.Random(seed)
     whole = score("zoo", ids=SEVERAL, seed=seed, examples=20, shrink=False)
     (tmp_path / "score.json").touch()
-    code, begun = None, False
-    while code != 0:
-        code = run_and_kill(tmp_path, seed, draw.uniform(2, 12), begun)
+    begun = False
+    for after in (*(draw.uniform(1, 15) for _ in range(KILLS)), None):
+        code = run_and_kill(tmp_path, seed, after, begun)
         begun = begun or _has_begun(tmp_path / "score.sqlite")
+    assert code == 0
     told = json.loads((tmp_path / "score.json").read_text())
     found = [{**m, "seconds": 0, "witness": None} for m in told["mutants"]]
     assert [(m["id"], m["state"], m["killed_by"], m["site"]) for m in found] == [
@@ -367,11 +376,15 @@ def test_the_workers_of_a_campaign_that_was_killed_end_too(tmp_path):
 
 def _children(pid):
     """The worker processes of `pid`."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout
+    told = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], check=False, capture_output=True, text=True
+    ).stdout
     rows = [line.split(None, 2) for line in told.splitlines()]
     return [int(row[0]) for row in rows if int(row[1]) == pid and "spawn_main" in row[2]]
 
 
 def _alive(pid):
-    told = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    told = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], check=False, capture_output=True, text=True
+    )
     return bool(told.stdout.strip()) and not told.stdout.strip().startswith("Z")

@@ -1,0 +1,158 @@
+"""Put the reports of all shards of a campaign together into the one of the whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.case import Case
+from kvfuzz.counterexample import environment_of
+from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
+from mutants.campaign import MACHINE, differing
+from mutants.result import Result, Score, verdict_on
+
+_FIELDS = tuple(field.name for field in fields(Result))
+_INFINITE = {"inf", "-inf", "nan"}
+
+
+def merge(paths: Sequence[Path]) -> Score:
+    """The score of the campaign whose shards have their reports at `paths`, in any order.
+
+    Raises UsageError for a file that is no such report, for reports of different campaigns and for
+    a shard that is there twice, and Inconclusive for a set that is not complete, with the names of
+    what is missing. A shard that is void makes the whole inconclusive.
+    """
+    reports = {path: read_score(path) for path in paths}
+    for path, score in reports.items():
+        if score.shard is None:
+            raise UsageError(f"{path} is the report of a whole campaign: there is nothing to merge")
+    _same_campaign(reports)
+    parts = _by_shard(reports)
+    for path, score in parts:
+        _require_complete(path, score)
+    return _merged([score for _, score in parts])
+
+
+def read_score(path: Path) -> Score:
+    """The score in the report at `path`, as `kvfuzz score --json` writes it. Raises UsageError, in
+    one line that names the file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {one_line(error)}") from None
+    if not isinstance(data, dict) or "identity" not in data or "mutants" not in data:
+        raise UsageError(f"{path} is no report of `kvfuzz score --json`")
+    try:
+        return _score_of(data)
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidCase) as error:
+        raise UsageError(f"{path} is no report of this kvfuzz: {one_line(error)}") from None
+
+
+def _score_of(data: Mapping[str, Any]) -> Score:
+    shard = tuple(map(int, data["shard"].split("/"))) if data["shard"] else None
+    results, placebos, canaries = (
+        tuple(map(_result_of, data[name])) for name in ("mutants", "placebos", "canaries")
+    )
+    return Score(
+        verdict=str(data["verdict"]),
+        percent=data["score"],
+        subject=str(data["subject"]),
+        seed=int(data["seed"]),
+        cases=tuple(map(Case.from_json, data["cases"])),
+        results=results,
+        placebos=placebos,
+        canaries=canaries,
+        matrix=bool(data["matrix"]),
+        reason=data["reason"],
+        seconds=float(data["seconds"]),
+        counts=dict(data["counts"]),
+        environment={name: data[name] for name in environment_of("cpu")},
+        command=str(data["command"]),
+        calibration=data["calibration"],
+        identity=dict(data["identity"]),
+        listed=tuple(data["listed"]),
+        shard=(shard[0], shard[1]) if shard else None,
+    )
+
+
+def _result_of(data: Mapping[str, Any]) -> Result:
+    """A result as the report has it: the witness is the counterexample, not the path of its
+    file, and numbers that are not finite are words."""
+    told = {name: data[name] for name in _FIELDS if name in data}
+    told["witness"] = data["counterexample"]
+    told["excess"] = float(data["excess"])
+    told["map"] = [
+        {name: float(v) if v in _INFINITE else v for name, v in cell.items()}
+        for cell in data["map"]
+    ]
+    return Result.from_json(told)
+
+
+def _same_campaign(reports: Mapping[Path, Score]) -> None:
+    """Raises UsageError if two of `reports` are of different campaigns, with what differs."""
+    (first, score), *others = reports.items()
+    for path, other in others:
+        names = differing(score.identity, other.identity, but=MACHINE)
+        if names:
+            one, two = score.identity.get(names[0]), other.identity.get(names[0])
+            raise UsageError(
+                f"{first} and {path} are of different campaigns: {names[0]} is {one!r} and {two!r}"
+            )
+
+
+def _by_shard(reports: Mapping[Path, Score]) -> list[tuple[Path, Score]]:
+    """`reports` in the order of their shards. Raises UsageError if they are not parts of one
+    division or one is there twice, and Inconclusive if one is missing."""
+    found: dict[int, Path] = {}
+    numbers = {score.shard[1] for score in reports.values() if score.shard}
+    if len(numbers) > 1:
+        told = " and ".join(map(str, sorted(numbers)))
+        raise UsageError(f"these are shards of divisions into {told} parts: give those of one")
+    (number,) = numbers
+    for path, score in reports.items():
+        assert score.shard is not None
+        if score.shard[0] in found:
+            both = f"{found[score.shard[0]]} and {path}"
+            raise UsageError(f"shard {score.shard[0]}/{number} is there twice: {both}")
+        found[score.shard[0]] = path
+    missing = [f"{k}/{number}" for k in range(1, number + 1) if k not in found]
+    if missing:
+        raise Inconclusive(f"there is no score without all shards: {', '.join(missing)} missing")
+    return [(found[k], reports[found[k]]) for k in sorted(found)]
+
+
+def _require_complete(path: Path, score: Score) -> None:
+    """Raises Inconclusive for a shard that is not void and lacks a mutant."""
+    assert score.shard is not None
+    first, step = score.shard[0] - 1, score.shard[1]
+    missing = sorted({*score.listed[first::step]} - {result.id for result in score.results})
+    if missing and score.verdict != "inconclusive":
+        raise Inconclusive(f"{path} lacks {', '.join(missing)}")
+
+
+def _merged(parts: Sequence[Score]) -> Score:
+    results = sorted((r for score in parts for r in score.results), key=lambda result: result.id)
+    void = next(
+        (
+            f"shard {score.shard[0]}/{score.shard[1]}: {score.reason}"
+            for score in parts
+            if score.shard and score.verdict == "inconclusive"
+        ),
+        None,
+    )
+    return replace(
+        parts[0],
+        **verdict_on(results, void),
+        results=tuple(results),
+        placebos=tuple(placebo for score in parts for placebo in score.placebos),
+        canaries=tuple(canary for score in parts for canary in score.canaries),
+        seconds=max(score.seconds for score in parts),
+        command=re.sub(r" --shard \S+", "", parts[0].command),
+        shard=None,
+    )
