@@ -9,8 +9,8 @@ Both sides of a ratio run in turn in one process, on one thread; medians over th
   decoder, over the cases that a hunt draws, and for a module of 4 layers and 256 features.
 - fuzz: a hunt (Hypothesis draws, models are built, both paths run, verdicts are made) against the
   bare passes of the same cases: one uncached and one stepwise cached run of models already built.
-- score: the whole library in first-kill mode, cases drawn and uncached logits known, without
-  shrinking, against one bare cached run per mutant of the case that kills it.
+- score: the library in first-kill mode, start-up apart (cases drawn, uncached logits known),
+  without shrinking, against one bare cached run per mutant of the case that kills it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvfuzz.rounds import drawn_cases
 from kvfuzz.run import Refused, Rows, run_cached, run_uncached
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Subject
-from mutants.bench import judged
+from mutants.bench import judged, left_changed
 from mutants.registry import select
 from mutants.score import prepared_bench
 
@@ -44,8 +44,17 @@ SEEDS = 5
 @click.option("--subject", default="zoo", show_default=True)
 @click.option("--examples", default=200, show_default=True)
 @click.option("--repeats", default=7, show_default=True)
-def main(subject: str, examples: int, repeats: int) -> None:
+@click.option("--only-score", is_flag=True, help="Leave the floor and the fuzz loop out.")
+def main(subject: str, examples: int, repeats: int, only_score: bool) -> None:
     torch.set_num_threads(1)
+    if not only_score:
+        _search(subject, examples, repeats)
+    for seed in range(SEEDS if subject.startswith("zoo") else 0):
+        _score(subject, seed, repeats)
+
+
+def _search(subject: str, examples: int, repeats: int) -> None:
+    """The floor and the fuzz loop."""
     for dtype in ("float64", "float32"):
         _floor("zoo:default", dtype, repeats)
         _floor("zoo", dtype, repeats)
@@ -60,8 +69,6 @@ def main(subject: str, examples: int, repeats: int) -> None:
         repeats,
     )
     _print(f"fuzz {subject}, {examples} cases", fuzzing)
-    for seed in range(SEEDS if subject.startswith("zoo") else 0):
-        _score(subject, seed, repeats)
 
 
 def _floor(name: str, dtype: str, repeats: int) -> None:
@@ -132,19 +139,25 @@ class Layers:
 
 
 def _score(subject: str, seed: int, repeats: int) -> None:
-    """The ratio depends on the seed: on how long the cases are that a mutant meets before its
-    kill."""
+    """The ratio depends on the seed: on how many cases a mutant meets before its kill. Mutants that
+    are equivalent meet all cases and have no kill to compare with; they are left out."""
     bench = prepared_bench(subject, Options(), None, seed, shrink=False)
-    scored, _ = select(subject)
-    results = [judged(bench, mutant) for mutant in scored]
-    kills = [bench.prepared(result.killed_by or 0) for result in results]
-    scoring = _ratios(
-        lambda: [judged(bench, mutant) for mutant in scored],
-        lambda: [_cached(item.subject, item.case) for item in kills],
-        repeats,
+    scored = [mutant for mutant in select(subject)[0] if not mutant.equivalent]
+    found = [(mutant, judged(bench, mutant)) for mutant in scored]
+    killed = [(mutant, result) for mutant, result in found if result.killed_by is not None]
+    kills = [bench.prepared(result.killed_by or 0, mutant) for mutant, result in killed]
+    met = sum(result.ran for _, result in found)
+    label = f"score {subject}, seed {seed}: {len(killed)} of {len(scored)} mutants, {met} cases met"
+
+    def bare() -> None:
+        for item in kills:
+            _cached(item.subject, item.case)
+
+    _print(label, _ratios(lambda: [judged(bench, mutant) for mutant in scored], bare, repeats))
+    looked_after = _ratios(
+        lambda: [left_changed(bench, m, judged(bench, m)) for m in scored], bare, repeats
     )
-    met = sum(result.ran for result in results)
-    _print(f"score {subject}, seed {seed}: {len(scored)} mutants meet {met} cases", scoring)
+    _print("  and with the clean decoder judged again after each", looked_after)
 
 
 def _ratios(

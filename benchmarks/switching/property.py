@@ -1,0 +1,48 @@
+"""The property that both tools check: the cached path of `decoder` agrees with the uncached one, on
+the cases that a hunt draws under one seed."""
+
+import functools
+
+import decoder
+
+from kvfuzz.agreement import check
+from kvfuzz.loading import as_factory
+from kvfuzz.rounds import drawn_cases
+from kvfuzz.strategies import space_of
+
+SEED, EXAMPLES = 0, 30
+
+
+class Decoder:
+    """The decoder of `decoder.py` as a subject."""
+
+    vocab_size, max_length = decoder.VOCAB, decoder.LONGEST
+
+    def __init__(self, seed=0):
+        self.weights = decoder.made_weights(seed)
+
+    def uncached(self, tokens):
+        return decoder.whole(self.weights, tokens)
+
+    def new_cache(self, batch):  # noqa: ARG002
+        return 0, []
+
+    def cached(self, tokens, cache):
+        return decoder.cached(self.weights, tokens, cache)
+
+
+@functools.cache
+def drawn():
+    """The cases, once in a process."""
+    factory = as_factory(Decoder)
+    return factory, drawn_cases(space_of(factory), SEED, EXAMPLES)
+
+
+def first_divergence():
+    """What differs on the first case that does; None if none does."""
+    factory, cases = drawn()
+    for case in cases:
+        verdict = check(factory.subject(case), case, trace=False, probe=False)
+        if verdict.diverged:
+            return verdict.error or str(verdict.first)
+    return None
