@@ -21,8 +21,8 @@ from kvfuzz.options import (
     time_option,
     workers_option,
 )
-
-EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
+from mutants.options import gate_options, report_options
+from mutants.report.outputs import Outputs
 
 
 @click.command()
@@ -40,21 +40,14 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 )  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Shrink the kills.", show_default=True)
 @click.option(
-    "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
-    help="Exit 1 below this score, and 0 otherwise, whatever survived.",
-)  # fmt: skip
-@click.option(
     "--mutant-time", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
     metavar="SECONDS", help="A mutant that takes longer is timed out.",
 )  # fmt: skip
 @subject_options
 @calibration_option
 @folder_option
-@json_option
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the report to FILE as one HTML page.",
-)  # fmt: skip
+@gate_options
+@report_options
 def score(
     subject: str,
     ids: tuple[str, ...],
@@ -66,7 +59,6 @@ def score(
     matrix: bool,
     by: str | None,
     shrink: bool,
-    fail_under: float | None,
     mutant_time: float,
     device: str,
     dtype: str | None,
@@ -74,8 +66,9 @@ def score(
     config_file: Path | None,
     calibration_file: Path | None,
     folder: Path,
-    json_file: Path | None,
-    html_file: Path | None,
+    fail_under: float | None,
+    baseline_file: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Score the checker: inject every fault, and tell which are caught.
 
@@ -83,17 +76,17 @@ def score(
     """
     from rich.console import Console
 
-    from kvfuzz.files import check_writable, write_json, write_text
+    from kvfuzz.files import check_writable
     from kvfuzz.rounds import fresh_seed
-    from mutants.report.html import page
+    from mutants.gate import exit_code, read_gate, told
+    from mutants.report.outputs import check_outputs, write_outputs
     from mutants.report.text import render, schedule_table
     from mutants.report.witnesses import write_witnesses
     from mutants.schedules import schedule_json
     from mutants.score import score as run_score
 
-    for file in (json_file, html_file):
-        if file:
-            check_writable(file)
+    gate = read_gate(fail_under, baseline_file, subject, outputs.files)
+    check_outputs(outputs)
     witness_folder = folder / "witnesses"
     check_writable(witness_folder / "witness.json")
     prepare_torch()
@@ -126,17 +119,14 @@ def score(
         )
     written = write_witnesses(result, witness_folder)
     render(result, console)
-    told = {"by_schedule": schedule_json(result)} if by else {}
     if by:
         console.print(schedule_table(result))
-    if json_file:
-        write_json(json_file, {**result.to_json(written), **told})
-    if html_file:
-        write_text(html_file, page(result, written))
-        console.print(f"report: {html_file}", soft_wrap=True, highlight=False)
-    if fail_under is not None and result.percent is not None:
-        return 0 if result.percent >= fail_under else 1
-    return EXIT_CODES[result.verdict]
+    write_outputs(outputs, result, written, {"by_schedule": schedule_json(result)} if by else {})
+    for line in told(gate, result):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if outputs.html_file:
+        console.print(f"report: {outputs.html_file}", soft_wrap=True, highlight=False)
+    return exit_code(gate, result)
 
 
 @click.command()
