@@ -77,7 +77,8 @@ def score(
             break
         if progress is not None:
             progress(result, len(scored))
-    return _summed_up(bench, results, watched, reason, time.time() - started, command)
+    summed = _summed_up(bench, results, watched, reason, time.time() - started, command)
+    return replace(summed, environment={**summed.environment, "workers": workers})
 
 
 def prepared_bench(

@@ -39,7 +39,7 @@ def page(score: Score, written: dict[str, Path]) -> str:
     mutant. The same score gives the same page."""
     templates = environment("mutants.report")
     templates.filters.update(percent=percent_text, words=words)
-    counts = counted(list(score.results))
+    counts, listed = counted(list(score.results)), groups(score, written)
     return templates.get_template("page.html.j2").render(
         score=score,
         counts=counts,
@@ -52,7 +52,8 @@ def page(score: Score, written: dict[str, Path]) -> str:
         matrix=kill_matrix(score),
         needed=examples_to_kill(score),
         narrow=barely_killed(score),
-        groups=groups(score, written),
+        groups=listed,
+        alive=[one for group in listed for one in group.entries if one.remedy],
         states=STATES,
         inside=DECIDED,
         beside=BESIDE,
