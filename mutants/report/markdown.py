@@ -22,7 +22,7 @@ LONGEST_COMMAND = 4000
 """A command is of use only whole."""
 LEFT_OUT = 100
 """Bytes that are kept free for the line that says how many mutants were left out."""
-SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<!\w)_|_(?!\w)")
+SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
 """What may mean something to Markdown or HTML inside a line, and is written as an entity."""
 HEADER = "| mutant | state | fault | why | would kill it |\n|---|---|---|---|---|\n"
 
@@ -30,18 +30,19 @@ HEADER = "| mutant | state | fault | why | would kill it |\n|---|---|---|---|---
 def markdown(score: Score, limit: int = LIMIT) -> str:
     """`score` as Markdown of at most `limit` bytes in UTF-8 (LEAST or more): the verdict, the
     counts, the run's identity, and as many mutants as there is room for, those not killed first."""
-    head = _head(score)
-    rows = [_row(score, result) for result in in_reading_order(score)]
+    head, results = _head(score), in_reading_order(score)
     room = limit - LEFT_OUT - len(f"{head}{HEADER}".encode())
-    kept = []
-    for row in rows:
+    kept: list[str] = []
+    for result in results:
+        row = _row(score, result)
         room -= len(row.encode())
         if room < 0:
             break
         kept.append(row)
     parts = [head, HEADER, *kept] if kept else [head]
-    if len(kept) < len(rows):
-        parts.append(f"\n{len(rows) - len(kept)} of {len(rows)} mutants were left out here.\n")
+    if len(kept) < len(results):
+        left_out = f"{len(results) - len(kept)} of {len(results)}"
+        parts.append(f"\n{left_out} mutants were left out here.\n")
     return "".join(parts)
 
 
