@@ -299,14 +299,15 @@ def replay(
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(".kvfuzz/collected"),
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("collected"),
     show_default=True, help="Where one counterexample of each program is written.",
 )  # fmt: skip
 @json_option
 def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
     """Gather the counterexamples of several hunts, one of each shrunk program.
 
-    From files, or directories of them. Runs nothing. Exit code 1 if there is one, 0 if not.
+    From files, or folders with all that is in them. Runs nothing. Exit code 1 if there is one, 0 if
+    not.
     """
     from kvfuzz.collecting import collect as gather
     from kvfuzz.files import check_writable, write_json

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.counterexample import Counterexample, read
-from kvfuzz.errors import InvalidCounterexample
-from kvfuzz.replaying import files_of
+from kvfuzz.errors import InvalidCounterexample, UsageError
 
 Program = tuple[str, str, str, str, int, tuple[str, ...]]
 """Subject, law, first site, schedule as JSON, rows, what calls are given."""
@@ -52,9 +51,9 @@ class Collected:
 
 
 def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[str]]:
-    """Write one counterexample of each program in `paths` (files, or directories of them) to
-    `folder`, the smallest, and return them, those with the most files first; and what could not be
-    read, a line each.
+    """Write one counterexample of each program in `paths` (files, or folders with all that is in
+    them) to `folder`, the smallest, and return them, those with the most files first; and what
+    could not be read, a line each.
 
     A program is what is run but for tokens, weights and settings: the subject, the law that is
     broken, the first state that differs, the schedule, the number of rows and what calls are given.
@@ -62,7 +61,7 @@ def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[
     """
     alike: defaultdict[Program, list[tuple[int, Path, Counterexample]]] = defaultdict(list)
     unread = []
-    for path in files_of(paths):
+    for path in _files(paths):
         try:
             found = read(path)
         except InvalidCounterexample as error:
@@ -88,3 +87,10 @@ def program_of(found: Counterexample) -> Program:
         case.batch,
         case.given,
     )
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no counterexample {path}")
+        yield from sorted(path.rglob("*.json")) if path.is_dir() else [path]
