@@ -3,9 +3,9 @@
     python benchmarks/switching.py --repeats 3
 
 Both tools check the same property, without shrinking, on the same cases, in turn
-(`switching/property.py`); what is timed is the whole process, with its imports, and for mutmut the generation as well.
-A mutant that mutmut calls killed must not survive here: it is killed, or loud where the test failed
-because the mutant raised.
+(`switching/property.py`); what is timed is the whole process, with its imports, and for mutmut the
+generation as well. A mutant that mutmut calls killed must not survive here: it is killed, or loud
+where the test failed because the mutant raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The command line: `kvfuzz audit | fuzz | replay | locate | calibrate`, and what packages add.
+"""The command line: `kvfuzz audit | fuzz | replay | collect | locate | calibrate`, and more that
+packages add.
 
 Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive.
 """
@@ -293,6 +294,35 @@ def replay(
             {"verdict": words[code], "replayed": [item.to_json() for item in replayed]},
         )
     return code
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("collected"),
+    show_default=True, help="Where one counterexample of each program is written.",
+)  # fmt: skip
+@json_option
+def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
+    """Gather the counterexamples of several hunts, one of each shrunk program.
+
+    From files, or folders with all that is in them. Runs nothing. Exit code 1 if there is one, 0 if
+    not.
+    """
+    from kvfuzz.collecting import collect as gather
+    from kvfuzz.files import check_writable, write_json
+    from kvfuzz.report.text import collected_text
+
+    for file in filter(None, (json_file, out / "counterexample.json")):
+        check_writable(file)
+    collected, unread = gather(paths, out)
+    for error in unread:
+        click.echo(f"kvfuzz: {error}", err=True)
+    click.echo(collected_text(collected) if collected else "no counterexample")
+    if json_file:
+        collected_json = [each.to_json() for each in collected]
+        write_json(json_file, {"counterexamples": collected_json, "errors": unread})
+    return 2 if unread else 1 if collected else 0
 
 
 @cli.command()

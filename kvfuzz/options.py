@@ -62,8 +62,12 @@ class Shard(click.ParamType[tuple[int, int]]):
         return k, n
 
 
+class Written(click.Path):
+    """A file that a command writes: it says nothing of what the command does."""
+
+
 json_option = click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE",
+    "--json", "json_file", type=Written(path_type=Path), metavar="FILE",
     help="Write the result to FILE as JSON.",
 )  # fmt: skip
 seed_option = click.option(
@@ -141,8 +145,8 @@ def calibrated(options: Options, subject: str, folder: Path, given: Path | None)
     return options
 
 
-NOT_THE_TABLE = ("seed", "json_file", "html_file", "folder", "workers", "journal", "resume")
-"""The options without which a command gives the same, or that say it otherwise."""
+NOT_AGAIN = ("seed", "folder", "workers", "journal", "resume", "github")
+"""What has no part in a result, or is told apart."""
 
 
 def same_again(seed: int) -> str:
@@ -152,7 +156,7 @@ def same_again(seed: int) -> str:
     line = ["kvfuzz", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if parameter.name in NOT_THE_TABLE:
+        if isinstance(parameter.type, Written) or parameter.name in NOT_AGAIN:
             continue
         if isinstance(parameter, click.Argument):
             line += [value] if isinstance(value, str) else []

@@ -1,4 +1,4 @@
-"""The commands `kvfuzz score` and `kvfuzz mutants`."""
+"""The commands `kvfuzz score`, `kvfuzz merge` and `kvfuzz mutants`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from kvfuzz.options import (
     time_option,
     workers_option,
 )
-from mutants.options import campaign_options
+from mutants.options import campaign_options, gate_options, report_options
+from mutants.report.outputs import Outputs
 
 if TYPE_CHECKING:
     from mutants.campaign import Limits
-
-EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
+    from mutants.gate import Gate
+    from mutants.result import Score
 
 
 @click.command()
@@ -44,19 +45,12 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
     help="Tell what each kind of step, law, path and cache kills, and kills alone; with --matrix.",
 )  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Shrink the kills.", show_default=True)
-@click.option(
-    "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
-    help="Exit 1 below this score, and 0 otherwise, whatever survived.",
-)  # fmt: skip
 @campaign_options
 @subject_options
 @calibration_option
 @folder_option
-@json_option
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the report to FILE as one HTML page.",
-)  # fmt: skip
+@gate_options
+@report_options
 def score(
     subject: str,
     ids: tuple[str, ...],
@@ -68,7 +62,6 @@ def score(
     matrix: bool,
     by: str | None,
     shrink: bool,
-    fail_under: float | None,
     limits: Limits,
     shard: tuple[int, int] | None,
     journal: Path | None,
@@ -79,33 +72,27 @@ def score(
     config_file: Path | None,
     calibration_file: Path | None,
     folder: Path,
-    json_file: Path | None,
-    html_file: Path | None,
+    fail_under: float | None,
+    baseline_file: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Score the checker: inject every fault, and tell which are caught.
 
     Exit code 0 if all mutants are killed, 1 if some are not, 3 if there is no score.
     """
-    from rich.console import Console
-
-    from kvfuzz.files import check_writable, write_json, write_text
+    from kvfuzz.files import check_writable
+    from mutants.gate import read_gate
     from mutants.journal import NAME as JOURNAL
-    from mutants.report.html import page
-    from mutants.report.text import render, schedule_table
-    from mutants.report.witnesses import write_witnesses
-    from mutants.schedules import schedule_json
+    from mutants.report.outputs import check_outputs
     from mutants.score import score as run_score
 
-    for file in (json_file, html_file):
-        if file:
-            check_writable(file)
-    witness_folder = folder / "witnesses"
-    check_writable(witness_folder / "witness.json")
+    gate = read_gate(fail_under, baseline_file, subject, outputs.files)
+    check_outputs(outputs)
+    check_writable(folder / "witnesses" / "witness.json")
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
     options = calibrated(options, subject, folder, calibration_file)
     journal = journal or folder / JOURNAL
-    console = Console()
     with progress_bar(f"scoring {subject}", None) as update:
         done = 0
 
@@ -132,19 +119,57 @@ def score(
             progress=progress,
             command=same_again,
         )
-    written = write_witnesses(result, witness_folder)
+    return _told(result, folder, outputs, gate, by is not None)
+
+
+@click.command()
+@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@folder_option
+@gate_options
+@report_options
+def merge(
+    reports: tuple[Path, ...],
+    folder: Path,
+    fail_under: float | None,
+    baseline_file: Path | None,
+    outputs: Outputs,
+) -> int:
+    """Put the REPORTS (--json) of all shards of a campaign together into the one of the whole.
+
+    A set that is not complete is refused, and what is missing is named. Exit codes as of `score`.
+    """
+    from mutants.gate import read_gate
+    from mutants.merging import merge as merged
+    from mutants.report.outputs import check_outputs
+
+    result = merged(reports)
+    gate = read_gate(fail_under, baseline_file, result.subject, outputs.files)
+    check_outputs(outputs)
+    return _told(result, folder, outputs, gate, result.matrix)
+
+
+def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -> int:
+    """Tell `result` in the terminal and in all `outputs`, and its worth `by` schedule; returns the
+    exit code."""
+    from rich.console import Console
+
+    from mutants.gate import exit_code, told
+    from mutants.report.outputs import write_outputs
+    from mutants.report.text import render, schedule_table
+    from mutants.report.witnesses import write_witnesses
+    from mutants.schedules import schedule_json
+
+    console = Console()
+    written = write_witnesses(result, folder / "witnesses")
     render(result, console)
-    told = {"by_schedule": schedule_json(result)} if by else {}
     if by:
         console.print(schedule_table(result))
-    if json_file:
-        write_json(json_file, {**result.to_json(written), **told})
-    if html_file:
-        write_text(html_file, page(result, written))
-        console.print(f"report: {html_file}", soft_wrap=True, highlight=False)
-    if fail_under is not None and result.percent is not None:
-        return 0 if result.percent >= fail_under else 1
-    return EXIT_CODES[result.verdict]
+    write_outputs(outputs, result, written, {"by_schedule": schedule_json(result)} if by else {})
+    for line in told(gate, result):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if outputs.html_file:
+        console.print(f"report: {outputs.html_file}", soft_wrap=True, highlight=False)
+    return exit_code(gate, result)
 
 
 @click.command()

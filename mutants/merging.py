@@ -13,7 +13,7 @@ from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from mutants.campaign import MACHINE, differing
-from mutants.result import Result, Score, verdict_on
+from mutants.result import KIND, SCHEMA, Result, Score, verdict_on
 
 _FIELDS = tuple(field.name for field in fields(Result))
 _INFINITE = {"inf", "-inf", "nan"}
@@ -46,8 +46,10 @@ def read_score(path: Path) -> Score:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {one_line(error)}") from None
-    if not isinstance(data, dict) or "identity" not in data or "mutants" not in data:
-        raise UsageError(f"{path} is no report of `kvfuzz score --json`")
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise UsageError(f'{path} is no report of kvfuzz score --json: it has no "kind": "{KIND}"')
+    if data.get("schema") != SCHEMA:
+        raise UsageError(f"{path} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
     try:
         return _score_of(data)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidCase) as error:
@@ -72,12 +74,13 @@ def _score_of(data: Mapping[str, Any]) -> Score:
         reason=data["reason"],
         seconds=float(data["seconds"]),
         counts=dict(data["counts"]),
-        environment={name: data[name] for name in environment_of("cpu")},
+        environment={name: data[name] for name in (*environment_of("cpu"), "workers")},
         command=str(data["command"]),
         calibration=data["calibration"],
         identity=dict(data["identity"]),
         listed=tuple(data["listed"]),
         shard=(shard[0], shard[1]) if shard else None,
+        sampled=dict(data["sampled"]),
     )
 
 

@@ -1,15 +1,20 @@
-"""Options of `kvfuzz score` that say how a campaign is run."""
+"""The options of commands that end with a score: how the campaign runs, its reports and its gates.
+
+Nothing here imports torch, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvfuzz.options import Shard
+from kvfuzz.options import Shard, Written, json_option
+from mutants.report.outputs import Outputs
 
 
 def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,3 +54,53 @@ def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         with_limits = option(with_limits)
     return with_limits
+
+
+def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where reports go: --json --html --mutation-report --junit --markdown
+    --badge --github. `command` gets them as one argument, `outputs`."""
+
+    @functools.wraps(command)
+    def with_outputs(*args: Any, **given: Any) -> Any:
+        files = {each.name: given.pop(each.name) for each in fields(Outputs)}
+        return command(*args, outputs=Outputs(**files), **given)
+
+    wrapped: Callable[..., Any] = with_outputs
+    for option in (
+        click.option(
+            "--github", is_flag=True,
+            help="Print annotations for GitHub Actions, and write the step's summary.",
+        ),
+        _file("--badge", "badge_file", "Write the JSON of a shields.io endpoint badge to FILE."),
+        _file("--markdown", "markdown_file", "Write a summary to FILE as Markdown, below 1 MiB."),
+        _file("--junit", "junit_file", "Write the result to FILE as JUnit XML."),
+        _file(
+            "--mutation-report", "mutation_file",
+            "Write the result to FILE for viewers of the mutation-testing-report-schema.",
+        ),
+        _file("--html", "html_file", "Write the report to FILE as one HTML page."),
+        json_option,
+    ):  # fmt: skip
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that decide between the exit codes 0 and 1: --fail-under --baseline."""
+    for option in (
+        click.option(
+            "--baseline", "baseline_file", type=click.Path(path_type=Path), metavar="FILE",
+            help="Exit 1 if a mutant is not killed that was killed, or not there, in the report "
+            "FILE (--json), and 0 otherwise, whatever else survived.",
+        ),
+        click.option(
+            "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
+            help="Exit 1 below this score, and 0 otherwise, whatever survived.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _file(flag: str, name: str, told: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(flag, name, type=Written(path_type=Path), metavar="FILE", help=told)

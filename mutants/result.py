@@ -13,6 +13,10 @@ from mutants.mutant import STATES
 
 NOT_KILLED = ("survived", "unreached", "timed_out")
 DECIDED = ("killed", *NOT_KILLED)
+BESIDE = tuple(state for state in STATES if state not in DECIDED)
+"""The states that are printed beside the score."""
+KIND = "kvfuzz score"
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Score:
     `environment` is where it was made, `command` what gives the same table again, `calibration` the
     file of the calibration in force. `identity` is that of the campaign
     (`mutants.campaign.identity_of`), `listed` are all the mutants of it, of which the Kth of N
-    parts were judged if this is the score of a `shard`."""
+    parts were judged if this is the score of a `shard`. `sampled` are the operators of which the
+    mutants that were run are a random sample, with how many each has in all."""
 
     verdict: str
     percent: float | None
@@ -103,11 +108,14 @@ class Score:
     identity: dict[str, Any] = field(default_factory=dict)
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
+    sampled: dict[str, int] = field(default_factory=dict)
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
         written = witnesses or {}
         return {
+            "schema": SCHEMA,
+            "kind": KIND,
             "verdict": self.verdict,
             "score": self.percent,
             "reason": self.reason,
@@ -117,6 +125,7 @@ class Score:
             "matrix": self.matrix,
             "command": self.command,
             "calibration": self.calibration,
+            "sampled": self.sampled,
             **self.environment,
             "seconds": round(self.seconds, 3),
             "mutants": [_result_json(result, written) for result in self.results],

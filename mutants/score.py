@@ -183,6 +183,7 @@ class _Run:
             self.bench.campaign,
             [result for result in results if result not in (*placebos, *canaries)],
             reason or changed or watched_over(placebos, canaries),
+            self.workers,
             placebos=tuple(placebos),
             canaries=tuple(canaries),
             identity=self.identity,
@@ -259,6 +260,7 @@ def summed_up(
     campaign: Campaign,
     results: Sequence[Result],
     reason: str | None,
+    workers: int,
     **told: Any,
 ) -> Score:
     """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
@@ -271,7 +273,7 @@ def summed_up(
         cases=campaign.cases,
         results=tuple(results),
         matrix=campaign.matrix,
-        environment=environment_of(options.device),
+        environment={**environment_of(options.device), "workers": workers},
         calibration=options.calibration.path if options.calibration else None,
         **told,
     )

@@ -55,12 +55,13 @@ class Page(HTMLParser):
 
 
 def loads(text: str) -> list[str]:
-    """What the page `text` would fetch, and links that lead to anything but a public issue."""
+    """What the page `text` would fetch, and links that lead to anything but a public issue or a
+    place in the page."""
     found = []
     for tag, attributes in Page(text).tags:
         found += [f"<{tag} {name}>" for name in LOADS & set(attributes)]
         found += [f"<{tag}>"] if tag in ("link", "img", "iframe", "object", "base") else []
         href = attributes.get("href")
-        issue = tag == "a" and re.fullmatch(r"https://github\.com/.+/issues/\d+", href or "")
+        issue = tag == "a" and re.fullmatch(r"https://github\.com/.+/issues/\d+|#.+", href or "")
         found += [f"<{tag} href={href}>"] if href is not None and not issue else []
     return found + [word for word in ("url(", "@import", "fetch(", "import(") if word in text]

@@ -130,6 +130,8 @@ def test_tox_has_the_environments_that_contributing_names():
         "audit",
         "fuzz",
         "score",
+        "gate",
+        "nightly",
         "transformers457",
         "museum",
         "clean",

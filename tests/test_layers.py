@@ -52,6 +52,7 @@ ROWS = [
         "parallel",
         "hunt",
         "replaying",
+        "collecting",
         "calibrating",
         "machine",
     ],

@@ -1,5 +1,6 @@
 """A decoder of one file in plain torch, for a tool that mutates source: two layers, learned
-positions and a cache that is concatenated. Both paths are written out, so that most mutants are in one."""
+positions and a cache that is concatenated. Both paths are written out, so that most mutants are in
+one of them alone."""
 
 import math
 

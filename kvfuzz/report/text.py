@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.calibration import DEPENDS_ON, Calibration
 from kvfuzz.case import Case
 from kvfuzz.causes import ordinal
+from kvfuzz.collecting import Collected
 from kvfuzz.explaining import Explanation
 from kvfuzz.hunt import EXERCISES, Hunt
 from kvfuzz.location import Divergence, Location
@@ -278,6 +280,19 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
             f"difference {_times(lane.worst)} the allowed{wider}"
         )
     return "\n".join([*lines, f"  seed {calibration.seed}, written to {path}"])
+
+
+def collected_text(collected: Sequence[Collected]) -> str:
+    """A table of the counterexamples, one line each."""
+    lines = ["files  program"]
+    for one in collected:
+        case = one.found.case
+        given = f", given {' and '.join(case.given)}" if case.given else ""
+        where = f", first at {one.site}" if one.site else ""
+        rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
+        told = f"{schedule_text(case.schedule)}, {rows}{given}: {one.law}{where}"
+        lines.append(f"{len(one.files):5}  {one.found.subject}: {told}: {one.path}")
+    return "\n".join(lines)
 
 
 def replay_text(item: Replayed) -> str:

@@ -16,8 +16,9 @@ from kvfuzz.report.map import DifferenceTable, difference_table
 from kvfuzz.schedule import entry_text
 from kvfuzz.sites import Site
 from mutants.mutant import Mutant
+from mutants.report.advice import hunt_command, would_kill
 from mutants.report.listing import Listing, fault_listing, real_listings
-from mutants.result import Result, Score
+from mutants.result import NOT_KILLED, Result, Score
 
 ISSUE = re.compile(r"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)#(\d+)")
 
@@ -79,6 +80,7 @@ class Entry:
     killer: Case | None
     families: tuple[Family, ...]
     witness: Witness | None
+    remedy: str | None
     hunt: str
 
     @property
@@ -99,7 +101,6 @@ class Entry:
 def entry(score: Score, result: Result, known: Mutant | None, path: Path | None) -> Entry:
     """`result` as the page shows it; `path` is the file of its witness."""
     killer = None if result.killed_by is None else score.cases[result.killed_by]
-    at = "" if known is None or known.subject == score.subject else f"@{score.subject}"
     return Entry(
         result=result,
         known=known,
@@ -108,7 +109,8 @@ def entry(score: Score, result: Result, known: Mutant | None, path: Path | None)
         killer=killer,
         families=_families(score.cases, result) if score.matrix and result.ran else (),
         witness=_witness(result, path) if result.witness else None,
-        hunt=f"kvfuzz fuzz {shlex.quote(f'mutant:{result.id}{at}')} --seed {score.seed}",
+        remedy=would_kill(result, known) if result.state in NOT_KILLED else None,
+        hunt=hunt_command(score, result, known),
     )
 
 

@@ -10,7 +10,11 @@ from kvfuzz.report.html import environment
 from mutants.mutant import STATES
 from mutants.registry import library
 from mutants.report.entry import Entry, entry
+from mutants.report.interval import sentences
+from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
+from mutants.report.words import MEANING, headline, identity, narrowness, words
 from mutants.result import (
+    BESIDE,
     DECIDED,
     NOT_KILLED,
     Result,
@@ -19,18 +23,6 @@ from mutants.result import (
     percent_killed,
     percent_text,
 )
-
-BESIDE = tuple(state for state in STATES if state not in DECIDED)
-MEANING = {
-    "killed": "cached and uncached logits differ by more than is allowed",
-    "survived": "the faulty code ran, and no case told the paths apart",
-    "unreached": "no case ran the code that the fault replaces",
-    "timed_out": "it took longer than it may",
-    "loud": "it raised, so that no checker is needed to see it",
-    "crashed": "its process died or took too much memory, so that no checker is needed to see it",
-    "invalid": "the fault does not fit the subject, or breaks its own promise",
-    "equivalent": "declared, with a reason, to change nothing that can be seen",
-}
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ def page(score: Score, written: dict[str, Path]) -> str:
     mutant. The same score gives the same page."""
     templates = environment("mutants.report")
     templates.filters.update(percent=percent_text, words=words)
-    counts = counted(list(score.results))
+    counts, listed = counted(list(score.results)), groups(score, written)
     return templates.get_template("page.html.j2").render(
         score=score,
         counts=counts,
@@ -55,38 +47,18 @@ def page(score: Score, written: dict[str, Path]) -> str:
         headline=headline(score),
         identity=identity(score),
         placebos=placebos(score),
+        precision=sentences(score),
         operators=list(_operators(score.results)),
-        groups=groups(score, written),
+        matrix=kill_matrix(score),
+        needed=examples_to_kill(score),
+        narrow=barely_killed(score),
+        groups=listed,
+        alive=[one for group in listed for one in group.entries if one.remedy],
         states=STATES,
         inside=DECIDED,
         beside=BESIDE,
         meaning=MEANING,
     )
-
-
-def headline(score: Score) -> str:
-    """The verdict in one sentence, or why there is none."""
-    counts = counted(list(score.results))
-    decided = sum(counts[state] for state in DECIDED)
-    if score.percent is None:
-        reason = score.reason or "no mutant could be decided"
-        return reason[0].upper() + reason[1:]
-    if score.verdict == "killed":
-        return "All mutants in the score were killed." if decided > 1 else "The mutant was killed."
-    others = [f"{counts[state]} {words(state)}" for state in NOT_KILLED if counts[state]]
-    return f"{counts['killed']} of {decided} mutants were killed: {', '.join(others)}."
-
-
-def identity(score: Score) -> list[tuple[str, str]]:
-    """What was run, and where."""
-    return [
-        ("subject", score.subject),
-        ("seed", str(score.seed)),
-        ("cases", f"{len(score.cases)}{' (matrix)' if score.matrix else ''}"),
-        ("duration", f"{score.seconds:.1f} s"),
-        *((name, str(value)) for name, value in score.environment.items()),
-        ("calibration", score.calibration or "none"),
-    ]
 
 
 def placebos(score: Score) -> str | None:
@@ -110,7 +82,7 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
     for title, note, states in parts:
         results = sorted(
             (result for result in score.results if result.state in states),
-            key=lambda result: (states.index(result.state), *_narrowness(score, result)),
+            key=lambda result: (states.index(result.state), *narrowness(score, result)),
         )
         entries = tuple(
             entry(score, result, library().get(result.id), written.get(result.id))
@@ -119,15 +91,6 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
         if entries:
             made.append(Group(title, note, entries))
     return made
-
-
-def words(state: str) -> str:
-    """A state as people say it."""
-    return state.replace("_", " ")
-
-
-def _narrowness(score: Score, result: Result) -> tuple[float, float, str]:
-    return (len(result.kills) if score.matrix else 0, result.excess, result.id)
 
 
 def _order_of_kills(score: Score) -> str:

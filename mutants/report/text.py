@@ -9,10 +9,19 @@ from rich.table import Table
 
 from mutants.mutant import STATES
 from mutants.registry import library
-from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
+from mutants.result import (
+    BESIDE,
+    DECIDED,
+    NOT_KILLED,
+    Result,
+    Score,
+    counted,
+    percent_killed,
+    percent_text,
+)
 from mutants.schedules import by_schedule
 
-SHOWN = ("survived", "unreached", "timed_out", "loud", "crashed", "invalid", "equivalent")
+SHOWN = (*NOT_KILLED, *BESIDE)
 
 
 def render(score: Score, console: Console) -> None:
@@ -55,11 +64,7 @@ def headline(score: Score) -> str:
     if score.percent is None:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
-    beside = [
-        f"{score.counts[s]} {s}"
-        for s in ("loud", "crashed", "invalid", "equivalent")
-        if score.counts[s]
-    ]
+    beside = [f"{score.counts[state]} {state}" for state in BESIDE if score.counts[state]]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
     watch = f"{survived} placebos survived" if survived else "no placebo watched"
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""

@@ -127,9 +127,9 @@ def test_a_void_shard_voids_the_whole(shards):
     ("text", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "is no report of `kvfuzz score --json`"),
-        ('{"identity": {}, "mutants": []}', "is no report of this kvfuzz"),
-        ('{"identity": {}, "mutants": 3, "shard": "x", "placebos": [], "canaries": []}', "report"),
+        ("[]", "is no report of kvfuzz score --json"),
+        ('{"kind": "kvfuzz score", "schema": 7}', "has schema 7, this kvfuzz reads 1"),
+        ('{"kind": "kvfuzz score", "schema": 1}', "is no report of this kvfuzz: KeyError"),
     ],
 )
 def test_what_is_no_report_is_refused_in_a_line(tmp_path, text, message):

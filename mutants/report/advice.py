@@ -1,0 +1,32 @@
+"""What would kill a mutant that was not killed."""
+
+from __future__ import annotations
+
+import shlex
+
+from kvfuzz.families import family
+from kvfuzz.report.words import steps_in_words
+from mutants.mutant import Mutant
+from mutants.result import Result, Score
+
+
+def would_kill(result: Result, known: Mutant | None) -> str:
+    """What to draw, or to allow, so that a mutant is killed that the library knows as `known`."""
+    if result.state == "timed_out":
+        return "more time: --mutant-time for each mutant, --time for all"
+    if known is None or known.witness is None:
+        return "nothing is known that does"
+    case = known.witness
+    rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
+    told = [f"{steps_in_words(case)} ({family(case)})", rows]
+    if case.given:
+        told.append(f"given {' and '.join(case.given)}")
+    told += [f"{name} {' or '.join(map(str, fit))}" for name, fit in known.needs.items()]
+    law = "" if known.law == "agreement" else f", by the law {known.law}"
+    return f"a case like its witness: {', '.join(told)}{law}"
+
+
+def hunt_command(score: Score, result: Result, known: Mutant | None) -> str:
+    """The command that hunts the mutant by itself."""
+    at = "" if known is None or known.subject == score.subject else f"@{score.subject}"
+    return f"kvfuzz fuzz {shlex.quote(f'mutant:{result.id}{at}')} --seed {score.seed}"

@@ -1,0 +1,88 @@
+"""A score as JUnit XML: one test case a mutant, which passes if it was killed."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from mutants.registry import library
+from mutants.report.advice import hunt_command, would_kill
+from mutants.report.places import place_of
+from mutants.report.words import identity, outcome, words
+from mutants.result import NOT_KILLED, Result, Score
+
+ELEMENTS = {
+    **dict.fromkeys(NOT_KILLED, "failure"),
+    **dict.fromkeys(("loud", "crashed", "invalid"), "error"),
+    "equivalent": "skipped",
+}
+"""What each state but `killed` puts into its test case."""
+ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no way to write (section 2.2 of the standard)."""
+
+
+def junit(score: Score) -> str:
+    """`score` as one suite of tests. Without a score its last test case, `score`, is an error with
+    the reason, so that no reader takes it for a pass."""
+    cases = [_case(score, result) for result in score.results]
+    if score.percent is None:
+        cases.append(_no_score(score))
+    suite = ElementTree.Element("testsuite", _totals(score, cases))
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (*identity(score), ("command", score.command)):
+        ElementTree.SubElement(properties, "property", name=_legal(name), value=_legal(value))
+    suite.extend(cases)
+    suites = ElementTree.Element("testsuites", suite.attrib)
+    suites.append(suite)
+    ElementTree.indent(suites, " ")
+    written: bytes = ElementTree.tostring(suites, encoding="utf-8")
+    return f"{written.decode()}\n"
+
+
+def _totals(score: Score, cases: list[ElementTree.Element]) -> dict[str, str]:
+    counts = {
+        name: str(sum(case.find(element) is not None for case in cases))
+        for name, element in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    }
+    name = f"kvfuzz mutation score of {_legal(score.subject)}"
+    return {"name": name, "tests": str(len(cases)), **counts, "time": f"{score.seconds:.3f}"}
+
+
+def _case(score: Score, result: Result) -> ElementTree.Element:
+    place = place_of(result.id)
+    case = ElementTree.Element(
+        "testcase",
+        classname=_legal(f"kvfuzz.{result.operator}"),
+        name=_legal(result.id),
+        time=f"{result.seconds:.3f}",
+        file=_legal(place.file),
+        line=str(place.start_line),
+    )
+    if result.state != "killed":
+        message = f"{words(result.state)}: {outcome(result)}"
+        told = ElementTree.SubElement(
+            case, ELEMENTS[result.state], type=result.state, message=_legal(message)
+        )
+        told.text = _legal(_detail(score, result))
+    return case
+
+
+def _detail(score: Score, result: Result) -> str:
+    known = library().get(result.id)
+    lines = [
+        f"fault: {known.description if known else 'no longer in the library'}",
+        f"would kill it: {would_kill(result, known)}",
+        f"hunt it: {hunt_command(score, result, known)}",
+    ]
+    return "\n".join(lines)
+
+
+def _no_score(score: Score) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname="kvfuzz", name="score", time="0.000")
+    message = _legal(score.reason or "no mutant could be decided")
+    ElementTree.SubElement(case, "error", type="inconclusive", message=message)
+    return case
+
+
+def _legal(text: str) -> str:
+    return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)

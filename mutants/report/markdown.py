@@ -1,0 +1,93 @@
+"""A score as Markdown for the summary of a CI step: what was not killed first, and never larger
+than such a summary may be."""
+
+from __future__ import annotations
+
+import re
+
+from mutants.mutant import STATES
+from mutants.registry import library
+from mutants.report.advice import hunt_command, would_kill
+from mutants.report.interval import sentences
+from mutants.report.words import headline, identity, in_reading_order, outcome, words
+from mutants.result import Result, Score, percent_text
+
+LIMIT = 1_000_000
+"""Bytes of a summary: GitHub takes 1 MiB (1,048,576) of one step."""
+LEAST = 50_000
+"""Bytes that the part before the list of mutants fits into, whatever is in it."""
+LONGEST = 300
+"""Letters of one text that are shown: an error may quote a page."""
+LONGEST_COMMAND = 4000
+"""A command is of use only whole."""
+LEFT_OUT = 100
+"""Bytes that are kept free for the line that says how many mutants were left out."""
+SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
+"""What may mean something to Markdown or HTML inside a line, and is written as an entity."""
+HEADER = "| mutant | state | fault | why | would kill it |\n|---|---|---|---|---|\n"
+
+
+def markdown(score: Score, limit: int = LIMIT) -> str:
+    """`score` as Markdown of at most `limit` bytes in UTF-8 (LEAST or more): the verdict, the
+    counts, the run's identity, and as many mutants as there is room for, those not killed first."""
+    head, results = _head(score), in_reading_order(score)
+    room = limit - LEFT_OUT - len(f"{head}{HEADER}".encode())
+    kept: list[str] = []
+    for result in results:
+        row = _row(score, result)
+        room -= len(row.encode())
+        if room < 0:
+            break
+        kept.append(row)
+    parts = [head, HEADER, *kept] if kept else [head]
+    if len(kept) < len(results):
+        left_out = f"{len(results) - len(kept)} of {len(results)}"
+        parts.append(f"\n{left_out} mutants were left out here.\n")
+    return "".join(parts)
+
+
+def escaped(text: str, longest: int = LONGEST) -> str:
+    """`text` in one line of at most `longest` letters, which means nothing to Markdown or HTML."""
+    line = " ".join(text.split())
+    line = line if len(line) <= longest else f"{line[: longest - 3]}..."
+    return SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def code(text: str, longest: int = LONGEST) -> str:
+    """`text` in one line, as code."""
+    return f"<code>{escaped(text, longest)}</code>"
+
+
+def _head(score: Score) -> str:
+    title = "No score" if score.percent is None else percent_text(score.percent, 1)
+    lines = [
+        f"## {escaped(title)}: KV cache mutation score of {code(score.subject)}",
+        f"{escaped(headline(score))} Verdict: {score.verdict}.",
+        *map(escaped, sentences(score)),
+        f"The same again: {code(score.command, LONGEST_COMMAND)}",
+        _counts(score),
+        _identity(score),
+    ]
+    return "\n\n".join(lines) + "\n\n"
+
+
+def _counts(score: Score) -> str:
+    head = " | ".join(map(words, STATES))
+    numbers = " | ".join(str(score.counts.get(state, 0)) for state in STATES)
+    return f"| {head} |\n|{'---:|' * len(STATES)}\n| {numbers} |"
+
+
+def _identity(score: Score) -> str:
+    return "; ".join(f"{escaped(name)} {code(value)}" for name, value in identity(score))
+
+
+def _row(score: Score, result: Result) -> str:
+    known = library().get(result.id)
+    fault = known.description if known else "no longer in the library"
+    remedy = ""
+    if result.state != "killed":
+        hunt = code(hunt_command(score, result, known))
+        remedy = f"{escaped(would_kill(result, known))}; hunt it: {hunt}"
+    state = f"**{words(result.state)}**" if result.state != "killed" else words(result.state)
+    cells = [code(result.id), state, escaped(fault), escaped(outcome(result)), remedy]
+    return f"| {' | '.join(cells)} |\n"

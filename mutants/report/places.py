@@ -1,0 +1,66 @@
+"""Where a fault stands in its source, as editors and viewers count it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutants.registry import library
+
+
+@dataclass(frozen=True)
+class Place:
+    """The lines of a fault's function in `file`, whose whole text is `source`. Lines and columns
+    count from 1, and the end is exclusive: `stop_column` is one past the last character of
+    `stop_line`. `here` tells whether the file is below the present folder: then `file` is relative
+    to that, else to whatever its package was imported from."""
+
+    file: str
+    source: str
+    start_line: int
+    start_column: int
+    stop_line: int
+    stop_column: int
+    here: bool
+
+
+def place_of(mutant_id: str) -> Place:
+    """Where the fault of this id stands. One that has left the library, or that has no source
+    (compiled, or typed in), is put into a file of one line that says so."""
+    known = library().get(mutant_id)
+    if known is None:
+        return _nowhere(mutant_id.partition(".")[0])
+    fault: Any = inspect.unwrap(known.fault)
+    while isinstance(fault, functools.partial):
+        fault = fault.func
+    try:
+        path = Path(inspect.getsourcefile(fault) or "").resolve()
+        text = path.read_text(encoding="utf-8")
+        lines, start = inspect.getsourcelines(fault)
+    except (OSError, TypeError, UnicodeDecodeError):
+        return _nowhere(known.operator)
+    return _at(path, text, lines, start, str(fault.__module__))
+
+
+def _at(path: Path, text: str, lines: list[str], start: int, module: str) -> Place:
+    first, last = lines[0], lines[-1].rstrip("\r\n")
+    here = path.is_relative_to(Path.cwd())
+    parts = len(module.split(".")) + (path.stem == "__init__")
+    file = path.relative_to(Path.cwd()) if here else Path(*path.parts[-parts:])
+    return Place(
+        file=file.as_posix(),
+        source=text,
+        start_line=start,
+        start_column=len(first) - len(first.lstrip()) + 1,
+        stop_line=start + len(lines) - 1,
+        stop_column=len(last) + 1,
+        here=here,
+    )
+
+
+def _nowhere(operator: str) -> Place:
+    source = "(its source is not at hand)"
+    return Place(f"{operator}.txt", source, 1, 1, 1, len(source) + 1, here=False)

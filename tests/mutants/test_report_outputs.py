@@ -1,0 +1,152 @@
+"""The options that write reports: all at once, checked before the work, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mutants.report.badge import badge
+from mutants.report.github import SUMMARY, append_summary
+from mutants.report.markdown import LEAST, LIMIT
+from mutants.report.outputs import Outputs, check_outputs, write_outputs
+from tests.mutants.scores import all_survived, made, no_score, result
+
+QUICK = ("score", "zoo", "--mutant", "append.prepends", "--examples", "3", "--seed", "1")
+FILES = {
+    "--json": "score.json",
+    "--html": "score.html",
+    "--mutation-report": "mutation.json",
+    "--junit": "junit.xml",
+    "--markdown": "score.md",
+    "--badge": "badge.json",
+}
+
+
+def test_all_reports_at_once(run, tmp_path) -> None:
+    """Each is there, and the command that gives the same again names none of them."""
+    folder = tmp_path / "reports"
+    options = [word for option, name in FILES.items() for word in (option, folder / name)]
+    code, out, _ = run(*QUICK, *options, "--folder", tmp_path, "--no-shrink")
+    assert code == 0
+    assert {file.name for file in folder.iterdir()} == set(FILES.values())
+    assert all(file.stat().st_size for file in folder.iterdir())
+    command = json.loads((folder / "score.json").read_text())["command"]
+    assert command == "kvfuzz score zoo --mutant append.prepends --examples 3 --no-shrink --seed 1"
+    assert out.rstrip().endswith(f"report: {folder / 'score.html'}")
+
+
+@pytest.mark.parametrize("option", FILES)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(run, tmp_path, option) -> None:
+    """In one line, and nothing was scored."""
+    code, out, error = run(*QUICK, option, tmp_path, "--folder", tmp_path / "kept")
+    assert (code, out) == (2, "")
+    assert error == f"kvfuzz: cannot write {tmp_path}: it is a directory; name a file\n"
+    assert not (tmp_path / "kept").exists()
+
+
+def test_two_reports_in_one_file_are_refused(run, tmp_path) -> None:
+    """The second would be all that is left; by whatever name it is called."""
+    file = tmp_path / "report.json"
+    again = tmp_path / "." / "x" / ".." / "report.json"
+    code, out, error = run(*QUICK, "--json", file, "--badge", again, "--folder", tmp_path)
+    assert (code, out) == (2, "")
+    assert "two reports would be written to" in error
+    check_outputs(Outputs(json_file=Path("/dev/null"), badge_file=Path("/dev/null")))
+
+
+def test_a_report_appears_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
+    """What stood there before stays, if the disk fills up."""
+    file = tmp_path / "score.json"
+    file.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(Exception, match="No space left on device"):
+        write_outputs(Outputs(json_file=file), made([result("append.prepends")]), {}, {})
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("score", "message", "color"),
+    [
+        (made([result("append.prepends")]), "100.0 %", "brightgreen"),
+        (all_survived(3), "0.0 %", "red"),
+        (made([result("append.prepends")] * 2999 + [result("a.b", "survived")]), "99.9 %", "red"),
+        (no_score("the unmutated zoo diverges"), "no score", "lightgrey"),
+    ],
+)
+def test_the_badge_is_green_for_all_killed_alone(score, message, color) -> None:
+    """By the schema of https://shields.io/badges/endpoint-badge: schemaVersion is 1, label and
+    message are texts that are not empty."""
+    made_badge = badge(score)
+    assert (made_badge["message"], made_badge["color"]) == (message, color)
+    assert made_badge["schemaVersion"] == 1
+    assert made_badge["label"]
+    assert made_badge["isError"] == (color != "brightgreen")
+
+
+def test_github_is_told_only_if_asked(run, tmp_path, monkeypatch) -> None:
+    """The environment alone changes nothing."""
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv(SUMMARY, str(summary))
+    survivor = ("--mutant", "crop.drops_one_too_many", "--folder", tmp_path, "--no-shrink")
+    code, out, _ = run(*QUICK, *survivor)
+    assert code == 1
+    assert "::error" not in out
+    assert not summary.exists()
+    code, out, _ = run(*QUICK, *survivor, "--github")
+    assert code == 1
+    assert "\n::error file=mutants/faults/crop.py,line=" in out
+    assert summary.read_text().startswith("## 50.0 %: KV cache mutation score of <code>zoo</code>")
+
+
+def test_without_a_summary_there_are_annotations(run, tmp_path, monkeypatch) -> None:
+    """As on a machine of one's own."""
+    monkeypatch.delenv(SUMMARY, raising=False)
+    code, _, _ = run(*QUICK, "--github", "--folder", tmp_path, "--no-shrink")
+    assert code == 0
+
+
+def test_a_summary_is_added_to_what_the_step_has_told(tmp_path) -> None:
+    """And both together are never more than GitHub takes."""
+    summary = tmp_path / "summary.md"
+    score = made([result("append.prepends", "survived", reason="x" * 300)] * 5000)
+    summary.write_text("before\n" * 20_000)
+    append_summary(score, summary)
+    text = summary.read_text()
+    assert text.startswith("before\nbefore\n")
+    assert "mutants were left out here" in text
+    assert LIMIT * 0.9 < summary.stat().st_size <= LIMIT
+
+
+def test_a_full_summary_is_left_as_it_is(tmp_path) -> None:
+    """GitHub would drop the whole of it."""
+    summary = tmp_path / "summary.md"
+    summary.write_text("x" * (LIMIT - LEAST + 1))
+    append_summary(all_survived(3), summary)
+    assert summary.stat().st_size == LIMIT - LEAST + 1
+
+
+def test_a_summary_that_cannot_be_written_is_refused_before_the_work(
+    run, tmp_path, monkeypatch
+) -> None:
+    """As any other report."""
+    monkeypatch.setenv(SUMMARY, str(tmp_path))
+    code, out, error = run(*QUICK, "--github", "--folder", tmp_path)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"kvfuzz: cannot write {tmp_path}")
+
+
+def test_reports_are_readable_by_others(tmp_path) -> None:
+    """As a file that a shell makes, not as a temporary one."""
+    write_outputs(Outputs(badge_file=tmp_path / "b.json"), all_survived(1), {}, {})
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "b.json").stat().st_mode) == 0o666 & ~umask

@@ -1,0 +1,223 @@
+"""What the page tells of all mutants at once: matrix, cases to kill, narrow kills, the interval."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from kvfuzz.case import Case
+from mutants.registry import library
+from mutants.report.html import page
+from mutants.report.interval import intervals, sentences, wilson
+from mutants.report.tables import BOUNDS, barely_killed, examples_to_kill, kill_matrix
+from tests.mutants.scores import all_survived, made, no_score, result
+from tests.pages import Page
+
+CASES = (
+    Case(((1, 2),), (1, 1)),
+    Case(((1, 2),), (1, 1), seed=1),
+    Case(((1, 2, 3),), (2, 1)),
+    Case(((1, 2, 3, 4),), (2, 2)),
+)
+"""Two token by token, one prefill + decode, one chunks."""
+
+
+def killed(name: str, *kills: int, **fields):
+    """A mutant that these of the CASES kill, by agreement unless told otherwise."""
+    laws = fields.pop("laws", ("agreement",) * len(kills))
+    return result(name, killed_by=kills[0], kills=kills, laws=laws, ran=len(CASES), **fields)
+
+
+def test_the_matrix_counts_kills_by_family_and_by_law() -> None:
+    """Of the cases that the mutant met; laws that nothing broke have no column."""
+    score = made(
+        [
+            killed("append.prepends", 0, 1, 3),
+            killed("append.one_slot_late", 2, 3, laws=("agreement", "frame")),
+            result("layer.reads_the_layer_below", "timed_out", ran=2),
+        ],
+        cases=CASES,
+        matrix=True,
+    )
+    matrix = kill_matrix(score)
+    assert matrix is not None
+    assert [(each.kind, each.name, each.cases) for each in matrix.columns] == [
+        ("family", "token by token", 2),
+        ("family", "prefill + decode", 1),
+        ("family", "chunks", 1),
+        ("law", "agreement", 4),
+        ("law", "frame", 4),
+    ]
+    squares = {
+        row.result.id: [(square.kills, square.ran) for square in row.squares] for row in matrix.rows
+    }
+    assert squares == {
+        "layer.reads_the_layer_below": [(0, 2), (0, 0), (0, 0), (0, 2), (0, 2)],
+        "append.one_slot_late": [(0, 2), (1, 1), (1, 1), (1, 4), (1, 4)],
+        "append.prepends": [(2, 2), (0, 1), (1, 1), (3, 4), (0, 4)],
+    }
+    assert list(squares) == [
+        "layer.reads_the_layer_below",
+        "append.one_slot_late",
+        "append.prepends",
+    ]
+    shades = [square.shade for square in matrix.rows[2].squares]
+    assert shades == [4, 0, 4, 3, 0]
+
+
+def test_the_page_draws_the_matrix_as_a_table() -> None:
+    """With a heading for each row and column, a number in each square, and nothing where no such
+    case was run."""
+    score = made(
+        [killed("append.prepends", 0, 1), result("append.one_slot_late", "timed_out", ran=1)],
+        cases=CASES,
+        matrix=True,
+    )
+    text = page(score, {})
+    drawn = text[text.index('<table class="matrix">') :]
+    table = Page(drawn[: drawn.index("</table>") + len("</table>")])
+    assert table.faults == []
+    heads = [a["scope"] for tag, a in table.tags if tag == "th"]
+    assert (heads.count("col"), heads.count("row")) == (5, 2)
+    assert table.text == (
+        "mutant token by token (2) prefill + decode (1) chunks (1) agreement "
+        "append.one_slot_late timed out · · append.prepends 2 · · 2"
+    )
+
+
+def test_a_large_matrix_stays_small() -> None:
+    """With 200 mutants it takes no more than 250 bytes a mutant and 40 a square."""
+    names = [name for name, known in library().items() if not known.placebo]
+    score = made(
+        [killed(names[number % len(names)], 0, 1, 2) for number in range(200)],
+        cases=CASES * 50,
+        matrix=True,
+    )
+    text = page(score, {})
+    drawn = text[text.index('<table class="matrix">') : text.index("Share of the cases that kill")]
+    squares = drawn.count("<td")
+    assert squares == 200 * 4
+    assert len(drawn) < 200 * 250 + 40 * squares
+
+
+def test_without_a_matrix_the_page_says_how_to_have_one() -> None:
+    """A mutant that stopped at its first kill makes no claim about the other cases."""
+    score = made([killed("append.prepends", 0)], cases=CASES)
+    assert kill_matrix(score) is None
+    text = page(score, {})
+    assert '<table class="matrix">' not in text
+    assert "--matrix runs every case on every mutant" in Page(text).text
+
+
+def test_cases_to_kill_count_every_kill_once() -> None:
+    """By the number of the first case that kills, counted from 1; what was not killed is not
+    there."""
+    firsts = [0, 0, 1, 2, 4, 5, 9]
+    score = made(
+        [
+            *(result(f"append.a{i}", killed_by=at, kills=(at,)) for i, at in enumerate(firsts)),
+            result("append.b", "survived"),
+            result("append.c", "invalid", killed_by=3, kills=(3,)),
+        ]
+    )
+    bars = examples_to_kill(score)
+    assert [(bar.label, bar.mutants) for bar in bars] == [
+        ("1", 2),
+        ("2", 1),
+        ("3 to 5", 2),
+        ("6 and more", 2),
+    ]
+    assert [bar.share for bar in bars] == [1.0, 0.5, 1.0, 1.0]
+    assert examples_to_kill(all_survived(3)) == []
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_no_kill_falls_between_two_bars(bound) -> None:
+    """On both sides of each bound."""
+    near = [at for at in (bound - 2, bound - 1, bound) if at >= 0]
+    score = made([result(f"append.a{at}", killed_by=at, kills=(at,)) for at in near])
+    assert sum(bar.mutants for bar in examples_to_kill(score)) == len(near)
+
+
+def test_the_narrowest_kills_come_first() -> None:
+    """At most ten; those by a law that measures nothing are not narrow."""
+    score = made(
+        [
+            killed("append.prepends", 0, excess=math.inf, laws=("frame",)),
+            killed("append.one_slot_late", 0, excess=1.01),
+            *(killed(f"append.a{number:02}", 0, excess=2.0 + number) for number in range(20)),
+            result("append.b", "survived", excess=0.0),
+        ],
+        cases=CASES,
+    )
+    found = [each.id for each in barely_killed(score)]
+    assert found == ["append.one_slot_late", *(f"append.a{number:02}" for number in range(9))]
+    text = Page(page(score, {})).text
+    assert "append.one_slot_late 1.01 \N{MULTIPLICATION SIGN} float32 agreement 0" in text
+
+
+@pytest.mark.parametrize(
+    ("killed_of", "low", "high"),
+    [
+        ((0, 10), 0.0, 27.75),
+        ((10, 10), 72.25, 100.0),
+        ((5, 10), 23.66, 76.34),
+        ((81, 263), 25.53, 36.62),
+        ((15, 148), 6.24, 16.05),
+        ((0, 20), 0.0, 16.11),
+        ((1, 29), 0.61, 17.18),
+    ],
+)
+def test_the_interval_is_wilsons(killed_of, low, high) -> None:
+    """The last four as R. G. Newcombe prints them (Statistics in Medicine 17, 1998, table I, method
+    3: 0.2553 to 0.3662, 0.0624 to 0.1605, 0 to 0.1611, 0.0061 to 0.1718); 5 of 10 by hand:
+    (0.5 + 0.19207 -+ 1.95996 x 0.18602) / 1.38415."""
+    assert wilson(*killed_of) == pytest.approx((low, high), abs=0.006)
+
+
+def test_of_nothing_nothing_is_known() -> None:
+    """From 0 to 100 %."""
+    assert wilson(0, 0) == (0.0, 100.0)
+
+
+def test_only_a_random_sample_has_an_interval() -> None:
+    """A whole list has none, and the report says so; without a score there is neither."""
+    whole = made([killed("append.prepends", 0), result("append.one_slot_late", "survived")])
+    assert intervals(whole) == []
+    assert sentences(whole) == [
+        "Every mutant that was asked for was run: they are no sample, and the score has no "
+        "interval. It holds for the 10 cases of seed 7."
+    ]
+    assert sentences(no_score("the unmutated zoo diverges")) == []
+
+
+def test_a_sample_says_what_its_interval_is_of() -> None:
+    """Of the operator that was sampled, by the mutants of that alone; what stands beside the score
+    is not counted."""
+    pairs = [result(f"pair.p{number}", "killed") for number in range(5)]
+    pairs += [result(f"pair.s{number}", "survived") for number in range(5)]
+    pairs += [result("pair.loud", "loud", reason="x")]
+    score = made([*pairs, result("append.prepends")], sampled={"pair": 1000})
+    (interval,) = intervals(score)
+    assert (interval.killed, interval.decided, interval.population) == (5, 10, 1000)
+    expected = (
+        "pair: 5 of 10 killed, drawn at random from 1000; 95 % interval of the score of all of "
+        "them: 23.7 to 76.3 %"
+    )
+    assert sentences(score) == [expected]
+    assert expected in Page(page(score, {})).text
+
+
+def test_what_was_not_killed_heads_the_page_with_what_would_kill_it() -> None:
+    """Before what was run: each with a link to its place in the list."""
+    score = made([killed("append.prepends", 0), result("append.one_slot_late", "survived")])
+    found = Page(page(score, {"append.prepends": Path("w.json")}))
+    text = found.text
+    remedy = text.index("a case like its witness: prefill 1, decode 1")
+    assert text.index("Not killed, and what would kill them") < remedy < text.index("By operator")
+    links = {a["href"] for tag, a in found.tags if tag == "a" and a["href"].startswith("#")}
+    ids = {f"#{a['id']}" for _, a in found.tags if "id" in a}
+    assert "#append.one_slot_late" in links
+    assert links <= ids
