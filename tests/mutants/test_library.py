@@ -188,9 +188,10 @@ def test_a_fault_has_a_fresh_state_for_each_cache():
 
 def test_mutants_are_chosen_by_subject_operator_and_id():
     """Placebos always watch, and are never scored."""
-    scored, placebos = select("zoo:rope", operators=("norm",))
+    scored, watch = select("zoo:rope", operators=("norm",))
     assert {m.operator for m in scored} == {"norm"}
-    assert [m.id for m in placebos] == PLACEBOS
+    assert [m.id for m in watch if m.placebo] == PLACEBOS
+    assert [m.id for m in watch if not m.placebo] == ["canary.rolls_the_vocabulary"]
     scored, _ = select("zoo", ids=("layer.reads_the_layer_below",))
     assert [m.id for m in scored] == ["layer.reads_the_layer_below"]
     with pytest.raises(UsageError, match="no mutant to score for subject 'transformers:llama'"):
