@@ -28,7 +28,9 @@ KILLED = ("append.prepends", "layer.writes_to_the_layer_below")
 @pytest.fixture(scope="module")
 def real() -> Score:
     """A real score of two mutants."""
-    return run_score("zoo", ids=KILLED, examples=8, seed=1, command="kvfuzz score zoo --seed {}".format)
+    return run_score(
+        "zoo", ids=KILLED, examples=8, seed=1, command="kvfuzz score zoo --seed {}".format
+    )
 
 
 @pytest.fixture
