@@ -33,20 +33,65 @@ def aligned_at_the_first_slot(real):
     return lambda config, index, slots: real(config, index - index[..., :1], slots)
 
 
+PLAIN = {"mix": ("uniform",), "window": (None,), "cache": ("concatenated", "static", "paged")}
+
+
+def _not_causal(real, calls):
+    """A mask by which each token of the `calls` sees its whole call, and all before it."""
+
+    def visible(config, index, slots):
+        seen = real(config, index, slots)
+        if not calls(index):
+            return seen
+        return seen | (distances(index.amax(-1, keepdim=True).expand_as(index), slots) >= 0)
+
+    return visible
+
+
+def is_later(index):
+    """Whether no row of a call with the positions `index` is at its beginning."""
+    return bool((index.amin(-1) > 0).all())
+
+
+@mutant("visible", site="0.attention", witness=steps(1, 2), seen_in="QwenLM/Qwen#979", needs=PLAIN)
+def not_causal_in_a_later_chunk(real):
+    """Once there is something in the cache, each token of a chunk sees the whole chunk."""
+    return _not_causal(real, is_later)
+
+
+@mutant("visible", site="0.attention", witness=steps(2), seen_in="Mikyx-1/TinyLLM#18", needs=PLAIN)
+def not_causal_in_a_prompt(real):
+    """A prompt comes with a cache, and is taken for a single token: each of its tokens sees the
+    whole prompt."""
+    return _not_causal(real, lambda index: not is_later(index))
+
+
+@mutant(
+    "visible",
+    site="0.attention",
+    witness=steps(2, positions="alibi"),
+    seen_in="huggingface/transformers#30123",
+    needs={**PLAIN, "positions": ("alibi",)},
+)
+def makes_way_for_the_penalty(real):
+    """Without a mask from outside the penalty for distance is all the mask that there is: each
+    token of a call sees the whole call."""
+    return _not_causal(real, lambda index: index.dim() == 1)
+
+
 @mutant(
     "visible",
     site="0.attention",
     witness=steps(1, 2),
-    seen_in="QwenLM/Qwen#979",
-    needs={"mix": ("uniform",), "window": (None,), "cache": ("concatenated", "static", "paged")},
+    seen_in="hyprstream/hyprstream#1521",
+    needs={"mix": ("uniform", "alternating")},
 )
-def not_causal_in_a_later_chunk(real):
-    """Once there is something in the cache, each token of a chunk sees the whole chunk."""
+def aligned_at_the_first_slot_in_a_chunk(real):
+    """The causal mask of several tokens is a square at the first slot: they do not see what is
+    between that and them."""
 
     def visible(config, index, slots):
-        seen = real(config, index, slots)
-        if index.shape[-1] == 1 or not bool((index.amin(-1) > 0).all()):
-            return seen
-        return seen | (distances(index.amax(-1, keepdim=True).expand_as(index), slots) >= 0)
+        first = index[..., :1] if index.shape[-1] > 1 else 0
+        return real(config, index - first, slots)
 
     return visible

@@ -91,3 +91,25 @@ def takes_the_values_of_the_other_head(real):
         return keys, values.roll(1, 1)
 
     return fetch
+
+
+@mutant(
+    ".storage.paged:Paged.read",
+    site="0.cache",
+    witness=steps(4, 1, rows=2, cache="paged"),
+    seen_in="tanishqkumar/ssd#23",
+    needs={"cache": ("paged",)},
+)
+def passes_the_table_by(real):
+    """Blocks are read as they lie in the pool, as many for each row, not as the tables have
+    them."""
+
+    def read(self, layer):
+        tables, blocks = self.tables, len(self.tables[0])
+        lying = [range(row * blocks, (row + 1) * blocks) for row in range(len(tables))]
+        self.tables = [[block % len(self.keys[layer]) for block in row] for row in lying]
+        found = real(self, layer)
+        self.tables = tables
+        return found
+
+    return read
