@@ -11,6 +11,7 @@ from kvfuzz.errors import InvalidSubject
 from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
+from mutants.equivalents import unconfirmed
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import VACUITY, Mutant
@@ -209,5 +210,6 @@ def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
     if not tally.reached:
         return "unreached", "no case ran the code that it replaces"
     if mutant.equivalent is not None:
-        return "equivalent", mutant.equivalent
+        doubt = unconfirmed(mutant)
+        return ("invalid", doubt) if doubt else ("equivalent", mutant.equivalent)
     return "survived", None

@@ -79,7 +79,8 @@ def score(
 ) -> int:
     """Score the checker: inject every fault, and tell which are caught.
 
-    Exit code 0 if all mutants are killed, 1 if some are not, 3 if there is no score.
+    Exit code 0 if all mutants are killed (with --matrix by what they declare), 1 if some are not, 3
+    if there is no score.
     """
     from rich.console import Console
 

@@ -50,10 +50,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Score:
-    """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
-    the `reason`). `percent` is killed / (killed + survived + unreached + timed out).
-    `environment` is where it was made, `command` what gives the same table again, `calibration` the
-    file of the calibration in force."""
+    """`verdict` is killed (all of them), survived (some were not, or not by what they declare) or
+    inconclusive (no score, for the `reason`). `percent` is killed / (killed + survived + unreached +
+    timed out). `environment` is where it was made, `command` what gives the same table again,
+    `calibration` the file of the calibration in force. With `matrix`, `unkept` has what a mutant
+    declares and no kill bears out, as its id and a word."""
 
     verdict: str
     percent: float | None
@@ -69,6 +70,7 @@ class Score:
     environment: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     calibration: str | None = None
+    unkept: tuple[tuple[str, str], ...] = ()
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
@@ -81,6 +83,7 @@ class Score:
             "subject": self.subject,
             "seed": self.seed,
             "matrix": self.matrix,
+            "unkept": [{"id": name, "declares": word} for name, word in self.unkept],
             "command": self.command,
             "calibration": self.calibration,
             **self.environment,

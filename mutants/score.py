@@ -21,7 +21,8 @@ from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
 from mutants.bench import Bench, Campaign, Unsound, baseline, judged, left_changed
 from mutants.mutant import Mutant
-from mutants.registry import find, select
+from mutants.promises import unkept
+from mutants.registry import find, library, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
 from mutants.witnessing import with_witness
 
@@ -181,10 +182,12 @@ def _summed_up(
     results = sorted(results, key=lambda result: result.id)
     counts = counted(results)
     percent = None if reason else percent_killed(counts)
+    campaign = bench.campaign
+    broken = unkept(results, campaign.cases, library().values()) if campaign.matrix else ()
     if percent is None:
         verdict, reason = "inconclusive", reason or "no mutant could be decided"
     else:
-        verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
+        verdict = "survived" if broken or any(counts[s] for s in NOT_KILLED) else "killed"
     calibration = bench.campaign.plan.options.calibration
     return Score(
         verdict=verdict,
@@ -201,6 +204,7 @@ def _summed_up(
         environment=environment_of(bench.campaign.plan.options.device),
         command=command,
         calibration=calibration.path if calibration else None,
+        unkept=broken,
     )
 
 

@@ -232,3 +232,19 @@ def leaves_the_tail_of_the_convolution(real):
         return [*kept[:-1], State(history[-1].recent, kept[-1].hidden)]
 
     return crop
+
+
+@mutant(
+    ".storage.static:Static.crop",
+    needs={"cache": ("static",)},
+    equivalent="slots behind the length are hidden until they are written again",
+)
+def wipes_what_it_drops(real):
+    """Slots that are cropped away are filled with noughts."""
+
+    def crop(self, length, places):
+        real(self, length, places)
+        for tensor in (*self.keys, *self.values):
+            tensor[:, :, length:] = 0
+
+    return crop

@@ -1,6 +1,9 @@
 """Wrong mask: attention reaches where it should not, or not where it should."""
 
-from kvfuzz.zoo.places import distances
+import torch
+
+from kvfuzz.zoo import cached
+from kvfuzz.zoo.places import Places, distances
 from mutants.mutant import mutant, steps
 
 
@@ -31,6 +34,11 @@ def leaks_attention_mass(real, size):
 def aligned_at_the_first_slot(real):
     """The causal mask of a call begins at the first slot: one new token sees that alone."""
     return lambda config, index, slots: real(config, index - index[..., :1], slots)
+
+
+def _places_of(index, keys):
+    """The positions of the new tokens, and those of the entries that `keys` has."""
+    return index if isinstance(index, Places) else (index, torch.arange(keys.shape[2]))
 
 
 PLAIN = {"mix": ("uniform",), "window": (None,), "cache": ("concatenated", "static", "paged")}
@@ -95,3 +103,19 @@ def aligned_at_the_first_slot_in_a_chunk(real):
         return real(config, index - first, slots)
 
     return visible
+
+
+@mutant(
+    "attend",
+    equivalent="a hidden entry has no share of the attention, whatever it holds",
+)
+def wipes_what_the_call_does_not_see(real):
+    """Keys and values that are hidden from every token of a call are noughts to it."""
+
+    def attend(config, weights, layer, query, keys, values, index):
+        queries, slots = _places_of(index, keys)
+        seen = cached.visible(config.at(layer), queries, slots).any(-2)[..., None]
+        keys, values = (torch.where(seen, x, 0) for x in (keys, values))
+        return real(config, weights, layer, query, keys, values, index)
+
+    return attend

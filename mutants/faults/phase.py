@@ -228,3 +228,15 @@ def base_grows_with_the_length(real):
         return real(config, index, like) * growth ** (-pairs / (config.head_dim - 2))
 
     return angles
+
+
+@mutant(
+    "alibi_bias",
+    needs=ALIBI,
+    seen_in="vllm-project/vllm#945",
+    equivalent="a query's scores all differ from the right ones by as much, its own position times "
+    "the slope, and the softmax takes that away",
+)
+def weighs_the_place_of_the_key_alone(real):
+    """Keys gain by their position, whatever that of the query is, and lose nothing by distance."""
+    return lambda config, index, slots, like: real(config, 0 * index, slots, like)

@@ -2,6 +2,7 @@
 
 import torch
 
+from kvfuzz.zoo.places import Places
 from kvfuzz.zoo.storage.paged import BLOCK
 from mutants.mutant import mutant, steps
 
@@ -113,3 +114,20 @@ def passes_the_table_by(real):
         return found
 
     return read
+
+
+@mutant(
+    "attend",
+    needs={"cache": ("concatenated", "static", "paged")},
+    equivalent="a softmax is over a set: its terms are told apart by their positions, not by the "
+    "order in which they come",
+)
+def takes_entries_and_their_positions_backwards(real):
+    """Keys, values and the positions that go with them are read from the last to the first."""
+
+    def attend(config, weights, layer, query, keys, values, index):
+        here = index if isinstance(index, Places) else Places(index, torch.arange(keys.shape[2]))
+        backwards = here._replace(entries=here.entries.flip(-1))
+        return real(config, weights, layer, query, keys.flip(2), values.flip(2), backwards)
+
+    return attend

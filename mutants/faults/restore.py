@@ -116,3 +116,13 @@ def goes_on_one_position_too_far(load, position_index):
         return found.clamp(max=config.max_length - 1)
 
     return watching_load, index
+
+
+@mutant(
+    ".storage.static:Static.save",
+    needs={"cache": ("static",)},
+    equivalent="slots behind the length are hidden, whatever was saved of them",
+)
+def saves_empty_slots_too(real):
+    """All slots are saved, those that hold nothing too."""
+    return lambda self, length: real(self, self.keys[-1].shape[2])

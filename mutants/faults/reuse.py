@@ -181,3 +181,20 @@ def reset_leaves_the_length(crop, reset, position_index):
         return (position_index(config, cache, tokens) + length).clamp(max=config.max_length - 1)
 
     return *_not_in_a_crop(crop, reset, faulty), index
+
+
+@mutant(
+    ".storage.paged:Paged.allocate",
+    needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
+    equivalent="which block a row has is in its table, and nothing else depends on it",
+)
+def takes_the_block_that_was_freed_last(real):
+    """Free blocks are given out from the other end of the list."""
+
+    def allocate(self):
+        self.free.reverse()
+        block = real(self)
+        self.free.reverse()
+        return block
+
+    return allocate
