@@ -51,8 +51,8 @@ class Result:
 @dataclass(frozen=True)
 class Score:
     """`verdict` is killed (all of them), survived (some were not, or not by what they declare) or
-    inconclusive (no score, for the `reason`). `percent` is killed / (killed + survived + unreached +
-    timed out). `environment` is where it was made, `command` what gives the same table again,
+    inconclusive (no score, for the `reason`). `percent` is killed / (killed + survived + unreached
+    + timed out). `environment` is where it was made, `command` what gives the same table again,
     `calibration` the file of the calibration in force. With `matrix`, `unkept` has what a mutant
     declares and no kill bears out, as its id and a word."""
 

@@ -1,6 +1,6 @@
 """Wrong sharing: a prefix that several rows or forks own is written to, or copied in part."""
 
-from kvfuzz.schedule import Fork, Reorder, Switch
+from kvfuzz.schedule import Reorder
 from kvfuzz.zoo.storage.prefix import Shared
 from mutants.mutant import mutant, steps
 

@@ -1,5 +1,4 @@
-"""Wrong window: too much or too little of the past is seen, or the ring is written where it should
-not be."""
+"""Wrong window: too much or too little of the past is seen, or the ring is written wrongly."""
 
 from dataclasses import replace
 from typing import Any
@@ -231,12 +230,7 @@ def of_a_later_chunk_is_that_of_its_last_token(real):
     return entries
 
 
-@mutant(
-    ".storage.ring:Ring.write",
-    site="0.attention",
-    witness=steps(7, 1, **RINGED),
-    needs=RING,
-)
+@mutant(".storage.ring:Ring.write", site="0.attention", witness=steps(7, 1, **RINGED), needs=RING)
 def keeps_the_first_of_a_long_chunk(real):
     """Of a chunk that is longer than the ring the first tokens are written, not the last."""
 
