@@ -29,6 +29,10 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 @click.argument("subject", default="zoo")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
 @click.option("--operator", "operators", multiple=True, help="Score this family only.")
+@click.option(
+    "--pairs", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Score N pairs of these mutants too, drawn under the seed.",
+)  # fmt: skip
 @examples_option("default 200")
 @time_option
 @seed_option
@@ -59,6 +63,7 @@ def score(
     subject: str,
     ids: tuple[str, ...],
     operators: tuple[str, ...],
+    pairs: int,
     examples: int | None,
     seconds: float | None,
     seed: int | None,
@@ -114,6 +119,7 @@ def score(
             subject,
             ids=ids,
             operators=operators,
+            pairs=pairs,
             examples=examples,
             seed=seed,
             seconds=seconds,

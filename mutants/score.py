@@ -21,6 +21,7 @@ from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
 from mutants.bench import Bench, Campaign, Unsound, baseline, judged, left_changed
 from mutants.mutant import Mutant
+from mutants.pairs import drawn_pairs, with_masking
 from mutants.promises import unkept
 from mutants.registry import find, library, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
@@ -35,6 +36,7 @@ def score(
     *,
     ids: Sequence[str] = (),
     operators: Sequence[str] = (),
+    pairs: int = 0,
     examples: int | None = None,
     seed: int | None = None,
     seconds: float | None = None,
@@ -49,10 +51,11 @@ def score(
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh), in `workers` processes.
 
-    `ids` and `operators` restrict the mutants; `matrix` runs every case on every mutant; `shrink`
-    shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
-    so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
-    before the first) and the number to come in all; `command`, what gives this again, is kept.
+    `ids` and `operators` restrict the mutants, to which `pairs` of them are added; `matrix` runs
+    every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
+    `seconds` have passed are timed out, and so is one that takes over `seconds_per_mutant`.
+    `progress` is called with each result (None before the first) and the number to come in all;
+    `command`, what gives this again, is kept.
     Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score
     without a percentage.
     """
@@ -62,6 +65,7 @@ def score(
     bench = prepared_bench(
         subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink
     )
+    scored += drawn_pairs(scored, pairs, bench.campaign.plan.seed)
     started = time.time()
     if progress is not None:
         progress(None, len(scored))
@@ -179,7 +183,7 @@ def _summed_up(
     seconds: float,
     command: str,
 ) -> Score:
-    results = sorted(results, key=lambda result: result.id)
+    results = with_masking(sorted(results, key=lambda result: result.id))
     counts = counted(results)
     percent = None if reason else percent_killed(counts)
     campaign = bench.campaign
