@@ -88,7 +88,7 @@ def bench():
         (made(drops), "killed", None),
         (made(half), "killed", None),
         (made(nothing), "survived", None),
-        (made(nothing, equivalent="never checked"), "invalid", "declared equivalent, and never"),
+        (made(nothing, equivalent="it is"), "invalid", "and never checked: run python -m"),
         (find("reuse.reset_leaves_the_blocks"), "equivalent", "a row fills its own blocks again"),
         (made(drops, equivalent="wrongly"), "invalid", "declared equivalent, but case 0 kills it"),
         (made(drops, ("kvfuzz.paths:which_agree",)), "unreached", "no case ran the code"),
