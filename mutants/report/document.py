@@ -17,6 +17,16 @@ ID` shows its source and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers c
 fault with a size is injected at the smallest that the checker promises to catch
 ([tolerance](tolerance.md)).
 
+What kills a fault has in it what its witness has, and breaks the law that it declares: `kvfuzz
+score --matrix` holds both against the kills, and lists what none bears out. A fault that is said
+to be equivalent has the reason in place of that. It counts as such only while it is confirmed:
+`python -m mutants.equivalents` runs it on every short program of a tiny decoder in float64 (up to
+four moves, five columns, all strings of two tokens), and notes a digest of the fault's file and of
+the decoder, with which the confirmation expires.
+
+`a+b` is the pair of two faults, wherever an id is taken; `kvfuzz score --pairs N` draws N of them
+under the seed, of faults that replace different functions, and says which mask each other.
+
 The faults of `offsetting` come in pairs that undo each other: the logits agree, the states
 between do not, and only the check for latent differences kills them.
 
@@ -42,8 +52,10 @@ def table(mutants: Sequence[Mutant]) -> str:
     """The document, one table per operator."""
     parts = [HEAD]
     for operator, group in groupby(mutants, key=lambda mutant: mutant.operator):
-        parts.append(f"\n## {operator}\n\n| id | first differing site | fault | seen in |\n")
-        parts.append("|---|---|---|---|\n")
+        parts.append(
+            f"\n## {operator}\n\n| id | first differing site | fault | killed by | seen in |\n"
+        )
+        parts.append("|---|---|---|---|---|\n")
         parts += [_row(mutant) for mutant in group]
     return "".join(parts)
 
@@ -52,7 +64,15 @@ def _row(mutant: Mutant) -> str:
     site = f"`{mutant.site}`" if mutant.site else f"({mutant.without_site})"
     sizes = f" Size: {mutant.sizes_text}." if mutant.sizes else ""
     fault = f"{mutant.description}{sizes}"
-    return f"| `{mutant.id}` | {site} | {fault} | {_link(mutant.seen_in)} |\n"
+    report = _link(mutant.seen_in)
+    return f"| `{mutant.id}` | {site} | {fault} | {_killed_by(mutant)} | {report} |\n"
+
+
+def _killed_by(mutant: Mutant) -> str:
+    """What the cases that kill it have in them, or why none can."""
+    if mutant.equivalent:
+        return f"nothing: {mutant.equivalent}"
+    return ", ".join(mutant.exercises) or ("nothing" if mutant.placebo else "any case")
 
 
 def _link(report: str | None) -> str:
