@@ -13,6 +13,7 @@ from kvfuzz.errors import InvalidSubject
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
 from mutants.campaign import Campaign
+from mutants.equivalents import unconfirmed
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import VACUITY, Mutant
@@ -236,5 +237,6 @@ def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
     if not tally.reached:
         return "unreached", "no case ran the code that it replaces"
     if mutant.equivalent is not None:
-        return "equivalent", mutant.equivalent
+        doubt = unconfirmed(mutant)
+        return ("invalid", doubt) if doubt else ("equivalent", mutant.equivalent)
     return "survived", None

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 @click.argument("subject", default="zoo")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
 @click.option("--operator", "operators", multiple=True, help="Score this family only.")
+@click.option(
+    "--pairs", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Score N pairs of these mutants too, drawn under the seed.",
+)  # fmt: skip
 @examples_option("default 200")
 @time_option
 @seed_option
@@ -55,6 +59,7 @@ def score(
     subject: str,
     ids: tuple[str, ...],
     operators: tuple[str, ...],
+    pairs: int,
     examples: int | None,
     seconds: float | None,
     seed: int | None,
@@ -78,7 +83,8 @@ def score(
 ) -> int:
     """Score the checker: inject every fault, and tell which are caught.
 
-    Exit code 0 if all mutants are killed, 1 if some are not, 3 if there is no score.
+    Exit code 0 if all mutants are killed (with --matrix by what they declare), 1 if some are not, 3
+    if there is no score.
     """
     from kvfuzz.files import check_writable
     from mutants.gate import read_gate
@@ -105,6 +111,7 @@ def score(
             subject,
             ids=ids,
             operators=operators,
+            pairs=pairs,
             examples=examples,
             seed=seed,
             seconds=seconds,

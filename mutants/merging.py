@@ -13,7 +13,8 @@ from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from mutants.campaign import MACHINE, differing
-from mutants.result import KIND, SCHEMA, Result, Score, verdict_on
+from mutants.result import KIND, SCHEMA, Result, Score
+from mutants.score import concluded
 
 _FIELDS = tuple(field.name for field in fields(Result))
 _INFINITE = {"inf", "-inf", "nan"}
@@ -81,6 +82,7 @@ def _score_of(data: Mapping[str, Any]) -> Score:
         listed=tuple(data["listed"]),
         shard=(shard[0], shard[1]) if shard else None,
         sampled=dict(data["sampled"]),
+        unkept=tuple((each["id"], each["declares"]) for each in data["unkept"]),
     )
 
 
@@ -140,7 +142,7 @@ def _require_complete(path: Path, score: Score) -> None:
 
 
 def _merged(parts: Sequence[Score]) -> Score:
-    results = sorted((r for score in parts for r in score.results), key=lambda result: result.id)
+    results = [result for score in parts for result in score.results]
     void = next(
         (
             f"shard {score.shard[0]}/{score.shard[1]}: {score.reason}"
@@ -151,8 +153,7 @@ def _merged(parts: Sequence[Score]) -> Score:
     )
     return replace(
         parts[0],
-        **verdict_on(results, void),
-        results=tuple(results),
+        **concluded(results, void, parts[0].cases, parts[0].matrix),
         placebos=tuple(placebo for score in parts for placebo in score.placebos),
         canaries=tuple(canary for score in parts for canary in score.canaries),
         seconds=max(score.seconds for score in parts),

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject, one_line
+from kvfuzz.families import ELEMENTS, elements
 from kvfuzz.injection import Fault, Faulty
 from kvfuzz.laws import LAWS
 from kvfuzz.schedule import Entry, Padded
@@ -79,6 +80,13 @@ class Mutant:
         return "placebo" if self.placebo else "equivalent" if self.equivalent else self.law
 
     @property
+    def exercises(self) -> tuple[str, ...]:
+        """What a case that kills it has in it, in words of `kvfuzz.families`: all that its witness
+        has. A matrix of all cases holds each word, and its law, against the kills."""
+        found = elements(self.witness) if self.witness else frozenset[str]()
+        return tuple(word for word in ELEMENTS if word in found)
+
+    @property
     def source(self) -> str:
         """The lines that make the fault."""
         return inspect.getsource(self.fault)
@@ -141,6 +149,7 @@ class Mutant:
             "sizes": dict(self.sizes),
             "needs": {name: list(values) for name, values in self.needs.items()},
             "law": self.law,
+            "exercises": list(self.exercises),
             "both": self.both,
             "witness": self.witness.to_json() if self.witness else None,
         }

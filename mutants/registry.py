@@ -17,6 +17,7 @@ from typing import Any
 from kvfuzz.errors import UsageError, one_line
 from kvfuzz.near import near
 from mutants.mutant import Mutant
+from mutants.pairs import JOIN, Pair, pair
 
 HOME = "mutants.faults"
 GROUP = "kvfuzz.mutants"
@@ -41,7 +42,11 @@ def library() -> dict[str, Mutant]:
 
 
 def find(mutant_id: str) -> Mutant:
-    """The mutant called `mutant_id`. Raises UsageError with near matches."""
+    """The mutant called `mutant_id`, or the pair of those joined by a plus. Raises UsageError with
+    near matches."""
+    first, join, second = mutant_id.partition(JOIN)
+    if join:
+        return pair(find(first), find(second))
     known = library()
     if mutant_id not in known:
         raise UsageError(
@@ -67,7 +72,8 @@ def select(
         if matches(mutant, subject) and mutant.fits(fixed or {})
     ]
     of_operators(operators)
-    wanted = {_fitting(mutant_id, subject).id for mutant_id in ids}
+    chosen = [_fitting(mutant_id, subject) for mutant_id in ids]
+    wanted = {mutant.id for mutant in chosen}
     scored = [
         mutant
         for mutant in offered
@@ -75,6 +81,7 @@ def select(
         and (not wanted or mutant.id in wanted)
         and (not operators or mutant.operator in operators)
     ]
+    scored += [mutant for mutant in chosen if isinstance(mutant, Pair)]
     if not scored:
         subjects = sorted({mutant.subject for mutant in library().values()})
         raise UsageError(

@@ -82,13 +82,16 @@ class Judged:
 
 @dataclass(frozen=True)
 class Score:
-    """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
-    the `reason`). `percent` is killed / (killed + survived + unreached + timed out).
-    `environment` is where it was made, `command` what gives the same table again, `calibration` the
-    file of the calibration in force. `identity` is that of the campaign
-    (`mutants.campaign.identity_of`), `listed` are all the mutants of it, of which the Kth of N
-    parts were judged if this is the score of a `shard`. `sampled` are the operators of which the
-    mutants that were run are a random sample, with how many each has in all."""
+    """`verdict` is killed (all of them), survived (some were not, or not by what they declare) or
+    inconclusive (no score, for the `reason`). `percent` is killed / (killed + survived + unreached
+    + timed out). `environment` is where it was made, `command` what gives the same table again,
+    `calibration` the file of the calibration in force. With `matrix`, `unkept` has what a mutant
+    declares and no kill bears out, as its id and a word.
+
+    `identity` is that of the campaign (`mutants.campaign.identity_of`), `listed` are all the
+    mutants of it, of which the Kth of N parts were judged if this is the score of a `shard`.
+    `sampled` are the operators of which the mutants that were run are a random sample, with how
+    many each has in all."""
 
     verdict: str
     percent: float | None
@@ -109,6 +112,7 @@ class Score:
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
     sampled: dict[str, int] = field(default_factory=dict)
+    unkept: tuple[tuple[str, str], ...] = ()
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
@@ -123,6 +127,7 @@ class Score:
             "subject": self.subject,
             "seed": self.seed,
             "matrix": self.matrix,
+            "unkept": [{"id": name, "declares": word} for name, word in self.unkept],
             "command": self.command,
             "calibration": self.calibration,
             "sampled": self.sampled,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.loading import Options, load
@@ -27,7 +28,9 @@ from mutants.campaign import EXAMPLES, Campaign, Limits, digest_of, identity_of
 from mutants.item import judged_item, not_begun
 from mutants.journal import Journal
 from mutants.mutant import Mutant
-from mutants.registry import find, select
+from mutants.pairs import all_pairs, drawn_pairs, with_masking
+from mutants.promises import unkept
+from mutants.registry import find, library, select
 from mutants.result import Judged, Result, Score, verdict_on
 from mutants.workers import judged_in_processes
 
@@ -40,6 +43,7 @@ def score(
     *,
     ids: Sequence[str] = (),
     operators: Sequence[str] = (),
+    pairs: int = 0,
     examples: int | None = None,
     seed: int | None = None,
     shard: Shard | None = None,
@@ -57,11 +61,12 @@ def score(
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh; that of the campaign that is resumed).
 
-    `ids` and `operators` restrict the mutants, and `shard` to the Kth of N parts of them; `matrix`
-    runs every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
-    `seconds` have passed are timed out, and `limits` are those of one mutant. They are judged in
-    `workers` processes; 0 judges in this one, which starts sooner, and which a fault may end. (With
-    processes the calling script needs a `if __name__ == "__main__"`, as for all of Python's.)
+    `ids` and `operators` restrict the mutants, to which `pairs` of them are added, and `shard` to
+    the Kth of N parts of all; `matrix` runs every case on every mutant; `shrink` shrinks the kills.
+    Mutants that have not begun when `seconds` have passed are timed out, and `limits` are those of
+    one mutant. They are judged in `workers` processes; 0 judges in this one, which starts sooner,
+    and which a fault may end. (With processes the calling script needs a
+    `if __name__ == "__main__"`, as for all of Python's.)
 
     With a `journal` what is finished is kept in that file, and with `resume` what is finished there
     is not judged again. `progress` is called with each result (None before the first) and the
@@ -79,11 +84,25 @@ def score(
     def campaign(under: int) -> Campaign:
         return campaign_of(factory, options, examples, under, matrix, shrink, limits)
 
+    def identity(chosen: Campaign) -> dict[str, Any]:
+        return {**identity_of(chosen, [*scored, *watch]), "pairs": pairs}
+
     chosen = campaign(fresh_seed() if seed is None else seed)
     if kept and resume and seed is None:
-        chosen = campaign(kept.newest(identity_of(chosen, [*scored, *watch]))["seed"])
+        chosen = campaign(kept.newest(identity(chosen))["seed"])
+    mutants = [*scored, *drawn_pairs(scored, pairs, chosen.plan.seed)]
     until = started + seconds if seconds else None
-    run = _Run(Bench(factory, chosen), scored, watch, shard, workers, until, kept, resume)
+    run = _Run(
+        Bench(factory, chosen),
+        identity(chosen),
+        mutants,
+        watch,
+        shard,
+        workers,
+        until,
+        kept,
+        resume,
+    )
     try:
         return run.score(progress, command, started)
     finally:
@@ -151,6 +170,7 @@ class _Run:
     seconds since the epoch; `identity` and `digest` are those of the whole campaign."""
 
     bench: Bench
+    identity: dict[str, Any]
     mutants: list[Mutant]
     watch: list[Mutant]
     shard: Shard | None
@@ -187,6 +207,7 @@ class _Run:
             placebos=tuple(placebos),
             canaries=tuple(canaries),
             identity=self.identity,
+            sampled={"pair": len(all_pairs(self.mutants))} if self.identity["pairs"] else {},
             listed=tuple(mutant.id for mutant in self.mutants),
             shard=self.shard,
             seconds=time.time() - started,
@@ -197,10 +218,6 @@ class _Run:
         """The results of those that watch and are of this `kind`."""
         ids = {mutant.id for mutant in self.watch if kind(mutant)}
         return [result for result in results if result.id in ids]
-
-    @functools.cached_property
-    def identity(self) -> dict[str, Any]:
-        return identity_of(self.bench.campaign, [*self.mutants, *self.watch])
 
     @functools.cached_property
     def digest(self) -> str:
@@ -264,19 +281,29 @@ def summed_up(
     **told: Any,
 ) -> Score:
     """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
-    results = sorted(results, key=lambda result: result.id)
     options = campaign.plan.options
     return Score(
-        **verdict_on(results, reason),
+        **concluded(results, reason, campaign.cases, campaign.matrix),
         subject=campaign.plan.subject,
         seed=campaign.plan.seed,
         cases=campaign.cases,
-        results=tuple(results),
         matrix=campaign.matrix,
         environment={**environment_of(options.device), "workers": workers},
         calibration=options.calibration.path if options.calibration else None,
         **told,
     )
+
+
+def concluded(
+    results: Sequence[Result], reason: str | None, cases: Sequence[Case], matrix: bool
+) -> dict[str, Any]:
+    """What a Score of these `results` comes to, by its fields."""
+    results = with_masking(sorted(results, key=lambda result: result.id))
+    broken = unkept(results, cases, library().values()) if matrix else ()
+    told = verdict_on(results, reason)
+    if broken and told["verdict"] == "killed":
+        told["verdict"] = "survived"
+    return {**told, "results": tuple(results), "unkept": broken}
 
 
 def _check(workers: int, seconds: float | None, journal: Path | None, resume: bool) -> None:

@@ -149,3 +149,15 @@ def first_token_never_stored(real):
 def keys_stored_as_values(real):
     """The keys go into both lists, the one of the values too."""
     return lambda cache, layer, key, value: real(cache, layer, key, key)
+
+
+@mutant("store", site="0.cache", witness=steps(1, 2, 1), seen_in="ml-explore/mlx-lm#1039")
+def stores_a_later_chunk_twice(real):
+    """A later call of several tokens is stored twice, one time behind the other."""
+
+    def store(cache, layer, key, value):
+        if cache.keys[layer].shape[2] and key.shape[2] > 1:
+            real(cache, layer, key, value)
+        real(cache, layer, key, value)
+
+    return store

@@ -3,6 +3,7 @@
 import torch
 
 from kvfuzz.schedule import Crop, Padded
+from kvfuzz.zoo.recurrence import State
 from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
@@ -119,6 +120,7 @@ def forgets_which_slots_are_padding(real):
     site="0.attention",
     witness=steps(2, Crop(1), 1, mix="recurrent"),
     needs={"cache": ("concatenated", "static"), "mix": ("recurrent",)},
+    seen_in="vllm-project/tpu-inference#3178",
 )
 def leaves_the_recurrent_state(real):
     """Keys and values are rolled back, the state of the recurrent layer is not."""
@@ -130,6 +132,7 @@ def leaves_the_recurrent_state(real):
     site="0.attention",
     witness=steps(3, Crop(1), 1, cache="ring", window=3),
     needs=RING,
+    seen_in="ml-explore/mlx-swift-lm#584",
 )
 def leaves_its_entries_in_the_ring(real):
     """Cropped entries stay in the ring, beside those that come in their place."""
@@ -201,3 +204,47 @@ def leaves_its_slots_in_sight(crop, entry_places):
         return torch.where(slots < longest, 0, slots).expand(cache.keys[layer].shape[0], count)
 
     return watching_crop, places
+
+
+@mutant(
+    ".storage.concatenated:Concatenated.crop",
+    site="0.cache",
+    witness=ROLLED,
+    seen_in="paiml/aprender#2014",
+)
+def empties_the_cache(real):
+    """A roll-back drops everything, and counts what should have stayed."""
+    return lambda self, length, places: real(self, 0, places)
+
+
+@mutant(
+    ".recurrence:crop",
+    site="0.attention",
+    witness=steps(2, Crop(1), 1, mix="recurrent"),
+    seen_in="ekryski/mlx-swift-lm#218",
+    needs={"cache": ("concatenated", "static"), "mix": ("recurrent",)},
+)
+def leaves_the_tail_of_the_convolution(real):
+    """The hidden state is rolled back, what the convolution reads next is not."""
+
+    def crop(history, count):
+        kept = real(history, count)
+        return [*kept[:-1], State(history[-1].recent, kept[-1].hidden)]
+
+    return crop
+
+
+@mutant(
+    ".storage.static:Static.crop",
+    needs={"cache": ("static",)},
+    equivalent="slots behind the length are hidden until they are written again",
+)
+def wipes_what_it_drops(real):
+    """Slots that are cropped away are filled with noughts."""
+
+    def crop(self, length, places):
+        real(self, length, places)
+        for tensor in (*self.keys, *self.values):
+            tensor[:, :, length:] = 0
+
+    return crop

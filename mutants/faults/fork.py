@@ -82,3 +82,20 @@ def lacks_the_newest(real):
         return copied
 
     return copy
+
+
+@mutant(
+    ".storage.concatenated:Concatenated.copy",
+    site="0.cache",
+    witness=steps(1, Fork(), 1),
+    seen_in="turboderp-org/exllamav2#226",
+)
+def holds_nothing(real):
+    """The copy counts the slots of the original, and has none of what they hold."""
+
+    def copy(self):
+        copied = real(self)
+        copied.crop(0, None)
+        return copied
+
+    return copy

@@ -1,5 +1,7 @@
 """Wrong layer's cache: a layer reads or writes what belongs to another one."""
 
+from dataclasses import replace
+
 import torch
 
 from mutants.mutant import mutant, steps
@@ -94,3 +96,15 @@ def layers_in_reverse_order(real):
 def one_value_list_for_all_layers(real):
     """Every layer reads the values of layer 1, through a list that all of them share."""
     return lambda cache, layer: (real(cache, layer)[0], real(cache, 0)[1])
+
+
+@mutant("look_back", site="0.kv", witness=steps(1), seen_in="TrenTorch/TrenTorch#141")
+def runs_the_last_one_in_every_layer(real):
+    """Attention has the last layer's matrices in every layer, with the layer's own cache: what was
+    wrapped for each is the variable of the loop over them."""
+
+    def look_back(config, weights, layer, *rest):
+        last = replace(weights, layers=weights.layers[-1:] * len(weights.layers))
+        return real(config, last, layer, *rest)
+
+    return look_back

@@ -25,7 +25,7 @@ def is_taken_for_text(real):
     return lambda cache, tokens, mask, positions: real(cache, tokens, None, positions)
 
 
-@mutant("placed", site="position", witness=steps(LEFT, 1))
+@mutant("placed", site="position", witness=steps(LEFT, 1), seen_in="thu-nics/C2C#19")
 def of_earlier_calls_is_forgotten(real):
     """A later call takes every slot that is there already for text."""
     return lambda before, length, tokens, mask, given: real(None, length, tokens, mask, None)
@@ -127,7 +127,13 @@ def restarts_the_count_of_text(real):
     return placed
 
 
-@mutant("admit", "entry_places", site="0.attention", witness=steps(Padded(2, "left", (1,)), 1))
+@mutant(
+    "admit",
+    "entry_places",
+    site="0.attention",
+    witness=steps(Padded(2, "left", (1,)), 1),
+    seen_in="OpenNMT/OpenNMT-py#2532",
+)
 def is_seen_on_decode(admit, entry_places):
     """With one new token the padding before it is attended to, at position 0."""
     single = False

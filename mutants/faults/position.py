@@ -132,3 +132,20 @@ def drifts_to_the_next_record(real, size):
         return (1 - size) * exact + size * after
 
     return embed
+
+
+@mutant(
+    "position_index",
+    site="position",
+    witness=steps(4, 1, window=3),
+    seen_in="rajveer43/VeloxQuant-MLX#389",
+    needs={"window": (3, 5), "cache": ("concatenated", "static", "paged", "prefix")},
+)
+def counts_what_the_window_keeps(real):
+    """Positions go on from the number of tokens that are not evicted, not of all that came."""
+
+    def position_index(config, cache, tokens):
+        evicted = max(cache.length - config.window, 0)
+        return _within(config, real(config, cache, tokens) - evicted)
+
+    return position_index

@@ -1,15 +1,14 @@
 """Wrong sharing: a prefix that several rows or forks own is written to, or copied in part."""
 
-from kvfuzz.schedule import Fork, Reorder, Switch
+from kvfuzz.schedule import Reorder
 from kvfuzz.zoo.storage.prefix import Shared
 from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("prefix",), "mix": ("uniform", "alternating")}
-FORKED = steps(2, Fork(), 1, Switch(0), 1, Switch(1), 1, cache="prefix")
 REPEATED = steps(1, Reorder((0, 0)), 1, rows=2, cache="prefix")
 
 
-@mutant(".storage.prefix:Prefix.owned", site="0.cache", witness=FORKED)
+@mutant(".storage.prefix:Prefix.owned", site="0.cache", witness=REPEATED)
 def is_not_copied_on_write(real):
     """What others own too is written to."""
     return lambda self, row: row
@@ -27,7 +26,7 @@ def has_one_owner_when_a_row_comes_twice(real):
     return reorder
 
 
-@mutant(".storage.prefix:Prefix.owned", site="1.cache", witness=FORKED, needs={"layers": (2, 3)})
+@mutant(".storage.prefix:Prefix.owned", site="1.cache", witness=REPEATED, needs={"layers": (2, 3)})
 def is_copied_for_the_first_layer_alone(real):
     """The copy of a writer shares all layers with the others but the first."""
 
@@ -57,3 +56,19 @@ def is_copied_one_slot_short(real):
                 layer[:, :, start - 1] = 0
 
     return make_room
+
+
+@mutant(
+    ".storage.prefix:Prefix.copy",
+    needs={"cache": ("prefix",)},
+    equivalent="the writer would take the same copy later, before it writes",
+)
+def is_copied_when_it_is_forked(real):
+    """A fork has rows of its own at once, not when one of the two writes."""
+
+    def copy(self):
+        copied = real(self)
+        copied.rows = [copied.owned(row) for row in copied.rows]
+        return copied
+
+    return copy

@@ -2,6 +2,7 @@
 
 import torch
 
+from kvfuzz.zoo.places import Places
 from kvfuzz.zoo.storage.paged import BLOCK
 from mutants.mutant import mutant, steps
 
@@ -91,3 +92,42 @@ def takes_the_values_of_the_other_head(real):
         return keys, values.roll(1, 1)
 
     return fetch
+
+
+@mutant(
+    ".storage.paged:Paged.read",
+    site="0.cache",
+    witness=steps(4, 1, rows=2, cache="paged"),
+    seen_in="tanishqkumar/ssd#23",
+    needs={"cache": ("paged",)},
+)
+def passes_the_table_by(real):
+    """Blocks are read as they lie in the pool, as many for each row, not as the tables have
+    them."""
+
+    def read(self, layer):
+        tables, blocks = self.tables, len(self.tables[0])
+        lying = [range(row * blocks, (row + 1) * blocks) for row in range(len(tables))]
+        self.tables = [[block % len(self.keys[layer]) for block in row] for row in lying]
+        found = real(self, layer)
+        self.tables = tables
+        return found
+
+    return read
+
+
+@mutant(
+    "attend",
+    needs={"cache": ("concatenated", "static", "paged")},
+    equivalent="a softmax is over a set: its terms are told apart by their positions, not by the "
+    "order in which they come",
+)
+def takes_entries_and_their_positions_backwards(real):
+    """Keys, values and the positions that go with them are read from the last to the first."""
+
+    def attend(config, weights, layer, query, keys, values, index):
+        here = index if isinstance(index, Places) else Places(index, torch.arange(keys.shape[2]))
+        backwards = here._replace(entries=here.entries.flip(-1))
+        return real(config, weights, layer, query, keys.flip(2), values.flip(2), backwards)
+
+    return attend

@@ -106,6 +106,7 @@ def leaves_the_tail_of_a_short_prompt_at_its_front(real):
     ".recurrence:step",
     site="0.attention",
     witness=steps(Padded(2, "left", (1,)), 1, mix="recurrent"),
+    seen_in="huggingface/transformers#32677",
 )
 def takes_padding_in(real):
     """What only fills a row up goes into its state."""

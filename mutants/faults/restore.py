@@ -11,6 +11,7 @@ NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
     site="position",
     witness=steps(Padded(2, "left", (1,)), Restore(), 1),
     needs={"cache": ("concatenated", "static", "paged", "prefix")},
+    seen_in="ml-explore/mlx-swift-lm#155",
 )
 def loses_which_slots_are_padding(real):
     """Padding is not saved: every slot comes back as text."""
@@ -91,3 +92,37 @@ def loses_all_tables_but_the_first(real):
         return {**state, "tables": [list(state["tables"][0]) for _ in state["tables"]]}
 
     return save
+
+
+@mutant(
+    ".operations:load",
+    "position_index",
+    site="position",
+    witness=steps(1, Restore(), 1),
+    seen_in="ggml-org/llama.cpp#23400",
+    needs={"cache": ("concatenated", "static", "paged", "prefix")},
+)
+def goes_on_one_position_too_far(load, position_index):
+    """What follows what was loaded stands one position after its own."""
+    loaded = 0
+
+    def watching_load(config, state):
+        nonlocal loaded
+        loaded = 1
+        return load(config, state)
+
+    def index(config, cache, tokens):
+        found = position_index(config, cache, tokens) + loaded
+        return found.clamp(max=config.max_length - 1)
+
+    return watching_load, index
+
+
+@mutant(
+    ".storage.static:Static.save",
+    needs={"cache": ("static",)},
+    equivalent="slots behind the length are hidden, whatever was saved of them",
+)
+def saves_empty_slots_too(real):
+    """All slots are saved, those that hold nothing too."""
+    return lambda self, length: real(self, self.keys[-1].shape[2])

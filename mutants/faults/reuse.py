@@ -56,6 +56,7 @@ def reset_leaves_the_first(crop, reset):
     site="0.attention",
     witness=steps(1, Reset(), 1, mix="recurrent"),
     needs={"mix": ("recurrent",), "cache": ("concatenated", "static", "ring")},
+    seen_in="mybigday/llama.rn#259",
 )
 def reset_leaves_the_recurrent_state(real):
     """Keys and values are dropped, the state of the recurrent layer stays."""
@@ -156,3 +157,44 @@ def positions_go_on_from_another_cache(advance, position_index):
         return (found - cache.length + last[1]).clamp(0, config.max_length - 1)
 
     return keeping, index
+
+
+@mutant(
+    ".operations:crop",
+    ".operations:reset",
+    "position_index",
+    site="position",
+    witness=steps(2, Reset(), 1),
+    seen_in="mlc-ai/web-llm#83",
+    needs={"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform",)},
+)
+def reset_leaves_the_length(crop, reset, position_index):
+    """What is stored is dropped, and positions go on from the length before that."""
+    length = 0
+
+    def faulty(cache):
+        nonlocal length
+        length += cache.length
+        return reset(cache)
+
+    def index(config, cache, tokens):
+        return (position_index(config, cache, tokens) + length).clamp(max=config.max_length - 1)
+
+    return *_not_in_a_crop(crop, reset, faulty), index
+
+
+@mutant(
+    ".storage.paged:Paged.allocate",
+    needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
+    equivalent="which block a row has is in its table, and nothing else depends on it",
+)
+def takes_the_block_that_was_freed_last(real):
+    """Free blocks are given out from the other end of the list."""
+
+    def allocate(self):
+        self.free.reverse()
+        block = real(self)
+        self.free.reverse()
+        return block
+
+    return allocate

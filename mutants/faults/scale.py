@@ -32,3 +32,14 @@ def values_of_the_second_layer_too_large(real, size):
 def keys_too_large(real, size):
     """Every stored key is too large by a factor of 1 + size."""
     return lambda cache, layer, key, value: real(cache, layer, key * (1 + size), value)
+
+
+@mutant(
+    "attend",
+    equivalent="a score is the product of the two, and powers of 2 are exact",
+)
+def keys_are_halved_and_queries_doubled(real):
+    """What is compared is half of each key with twice the query."""
+    return lambda config, weights, layer, query, keys, values, index: real(
+        config, weights, layer, 2 * query, keys / 2, values, index
+    )

@@ -65,3 +65,42 @@ def stores_keys_of_its_own(project, fetch):
         return fetch(cache, layer)
 
     return keeping, fetched
+
+
+@mutant(
+    "project",
+    site="2.kv",
+    witness=steps(2, positions="rope", **THREE),
+    seen_in="ml-explore/mlx-lm#1396",
+    needs={"positions": ("rope",)},
+)
+def turns_its_queries_at_the_new_length(real):
+    """The layer that shares asks for the length when the other has counted the call already: its
+    queries are as many positions too far as the call has tokens."""
+
+    def project(config, weights, layer, normed, index):
+        late = index.shape[-1] if config.source(layer) != layer else 0
+        return real(config, weights, layer, normed, index + late)
+
+    return project
+
+
+@mutant(
+    ".uncached:_attention",
+    site="2.cache",
+    witness=steps(1, **THREE),
+    seen_in="huggingface/transformers#45242",
+    both=True,
+)
+def is_known_to_the_cache_alone(real):
+    """Which layer shares is kept in the cache: without one the last layer has keys and values of
+    its own, from matrices that are not for use."""
+
+    def attention(config, number, layer, normed, geometry, given, note):
+        def of_the_cached_path(name, number, *parts):
+            """Keys and values are no state of the cached path here: they are not compared."""
+            note(name, number, *parts[: 1 if name == "kv" and given else None])
+
+        return real(config, number, layer, normed, geometry, None, of_the_cached_path)
+
+    return attention

@@ -1,5 +1,4 @@
-"""Wrong window: too much or too little of the past is seen, or the ring is written where it should
-not be."""
+"""Wrong window: too much or too little of the past is seen, or the ring is written wrongly."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from kvfuzz.schedule import Crop, Restore
 from kvfuzz.zoo.places import NOWHERE
 from kvfuzz.zoo.storage.ring import Arrivals
+from mutants.faults.mask import is_later
 from mutants.mutant import mutant, steps
 
 NEEDS = {"window": (3, 5), "mix": ("uniform", "alternating")}
@@ -33,7 +33,7 @@ def is_one_short(real):
     return _seen_through(real, lambda window: window - 1)
 
 
-@mutant("visible", site="0.attention", witness=steps(4, window=3))
+@mutant("visible", site="0.attention", witness=steps(4, window=3), seen_in="ml-explore/mlx-lm#390")
 def is_one_long(real):
     """One position more than the window has is seen, while it is still there."""
     return _seen_through(real, lambda window: window + 1)
@@ -49,6 +49,40 @@ def is_one_long(real):
 def does_not_reach_the_cached_path(real):
     """Every layer sees all that is there."""
     return _seen_through(real, lambda window: None)
+
+
+def _seen_whole(real, calls):
+    """`visible` without a window where `calls` holds of the positions of a call."""
+
+    def visible(config, index, slots):
+        config = replace(config, window=None, mix="uniform") if calls(index) else config
+        return real(config, index, slots)
+
+    return visible
+
+
+@mutant(
+    "visible",
+    site="0.attention",
+    witness=steps(3, 1, window=3),
+    seen_in="goombalab/hnet#20",
+    needs=WHOLE,
+)
+def is_that_of_the_prompt_alone(real):
+    """After the first call every layer sees all that is there."""
+    return _seen_whole(real, is_later)
+
+
+@mutant(
+    "visible",
+    site="0.attention",
+    witness=steps(3, 2, window=3),
+    seen_in="ml-explore/mlx-lm#1914",
+    needs=WHOLE,
+)
+def is_left_by_nothing_in_a_later_chunk(real):
+    """A later call of several tokens evicts nothing, and sees all that is there."""
+    return _seen_whole(real, lambda index: index.shape[-1] > 1 and is_later(index))
 
 
 @mutant("position_index", site="position", witness=steps(3, 1, window=3), needs=WHOLE)
@@ -137,6 +171,7 @@ def _one_back(ring, before):
     site="0.attention",
     witness=steps(3, Crop(1), 1, **RINGED),
     needs=RING,
+    seen_in="Blaizzy/mlx-vlm#1715",
 )
 def turns_by_one_at_a_crop(real):
     """After a crop each entry of the ring is taken for the one beside it."""
@@ -195,12 +230,7 @@ def of_a_later_chunk_is_that_of_its_last_token(real):
     return entries
 
 
-@mutant(
-    ".storage.ring:Ring.write",
-    site="0.attention",
-    witness=steps(7, 1, **RINGED),
-    needs=RING,
-)
+@mutant(".storage.ring:Ring.write", site="0.attention", witness=steps(7, 1, **RINGED), needs=RING)
 def keeps_the_first_of_a_long_chunk(real):
     """Of a chunk that is longer than the ring the first tokens are written, not the last."""
 

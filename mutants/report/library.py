@@ -38,6 +38,8 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
         line("first differing site", f"{mutant.site} ({mutant.site.prose})")
     if mutant.law != "agreement":
         line("told by", mutant.law)
+    if mutant.exercises:
+        line("killed by cases with", ", ".join(mutant.exercises))
     if mutant.needs:
         line("needs", "; ".join(f"{n} {list(fit)}" for n, fit in mutant.needs.items()))
     if mutant.sizes:

@@ -32,6 +32,9 @@ def render(score: Score, console: Console) -> None:
         for result in score.results:
             if result.state == state:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
+    for name, word in score.unkept:
+        text = f"DECLARED BUT DID NOT KILL {name}: {word}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
     for placebo in score.placebos:
         if placebo.state not in ("survived", "unreached"):
             console.print(result_line(placebo), soft_wrap=True, highlight=False)

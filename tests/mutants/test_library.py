@@ -1,5 +1,6 @@
 """Every mutant keeps its promises; one parametrised test serves them all."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -80,6 +81,17 @@ def test_the_four_named_families_have_several_faults_each():
     assert set(sizes) >= {"position", "layer", "append", "norm"}
     assert min(sizes[name] for name in ("position", "layer", "append", "norm")) >= 6
     assert len(SCORED) >= 24
+
+
+def test_the_library_has_the_operators_and_the_reports_that_it_promises():
+    """Over 120 faults in over 16 operators; over 50 with a public report of their own."""
+    assert len(SCORED) >= 120
+    named = "position phase layer append read mask window norm projection scale dtype padding crop "
+    named += "reuse recurrent shared_kv reorder isolation causality repeatability frame"
+    assert {find(mutant_id).operator for mutant_id in SCORED} >= set(named.split())
+    reports = [m.seen_in for m in library().values() if m.seen_in]
+    assert len(reports) == len(set(reports)) >= 50
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", report) for report in reports)
 
 
 RICH = (
