@@ -63,8 +63,9 @@ def drawn_pairs(mutants: Iterable[Mutant], count: int, seed: int) -> list[Pair]:
 
 
 def all_pairs(mutants: Iterable[Mutant]) -> list[tuple[Mutant, Mutant]]:
-    """The pairs of `mutants` that replace different functions and that a case can show."""
-    offered = [mutant for mutant in mutants if _can_be_paired(mutant)]
+    """The pairs of single `mutants` that replace different functions and that a case can show."""
+    single = (mutant for mutant in mutants if not isinstance(mutant, Pair))
+    offered = [mutant for mutant in single if _can_be_paired(mutant)]
     return [
         two
         for two in combinations(offered, 2)
@@ -85,8 +86,7 @@ def with_masking(results: Sequence[Result]) -> list[Result]:
 
 def _can_be_paired(mutant: Mutant) -> bool:
     told = mutant.law == "agreement" and not mutant.both and not mutant.sizes
-    single = not (mutant.watches or isinstance(mutant, Pair))
-    return told and single and mutant.equivalent is None
+    return told and not mutant.watches and mutant.equivalent is None
 
 
 def _needs(first: Mutant, second: Mutant) -> dict[str, tuple[Any, ...]] | None:

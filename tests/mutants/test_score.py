@@ -78,7 +78,7 @@ def half(real):
 @pytest.fixture(scope="module")
 def bench():
     """Twenty cases of the zoo."""
-    return prepared_bench("zoo", Options(), 20, 3, shrink=False, limits=Limits(seconds=1.0))
+    return prepared_bench("zoo", Options(), 20, 3, shrink=False, limits=Limits(seconds=3.0))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def bench():
         (made(raises), "loud", "the cached path raised RuntimeError: loud"),
         (made(wrong_shape, ("kvfuzz.zoo.cached:readout",)), "loud", "returned logits of shape"),
         (made(drops, ("kvfuzz.zoo.cached:gone",)), "invalid", "there is no target"),
-        (made(hangs), "timed_out", "over 1 s"),
+        (made(hangs), "timed_out", "over 3 s"),
     ],
     ids=lambda value: value.fault.__name__ if isinstance(value, Mutant) else None,
 )
