@@ -56,7 +56,9 @@ def append_summary(score: Score, path: Path) -> None:
         if LIMIT - taken < LEAST:
             return
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(markdown(score, LIMIT - taken))
+            # A heading has to begin a line, and what stands there may not have ended its last one.
+            begin = "\n" if taken else ""
+            stream.write(begin + markdown(score, LIMIT - taken - len(begin)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
