@@ -52,8 +52,8 @@ class Collected:
 
 def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[str]]:
     """Write one counterexample of each program in `paths` (files, or folders with all that is in
-    them) to `folder`, the smallest, and return them, those with the most files first; and what
-    could not be read, a line each.
+    them) to `folder`, the one that takes the fewest letters to write, and return them, those with
+    the most files first; and what could not be read, a line each.
 
     A program is what is run but for tokens, weights and settings: the subject, the law that is
     broken, the first state that differs, the schedule, the number of rows and what calls are given.
@@ -67,12 +67,12 @@ def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[
         except InvalidCounterexample as error:
             unread.append(str(error))
         else:
-            alike[program_of(found)].append((found.case.batch * found.case.length, path, found))
+            alike[program_of(found)].append((len(str(found.case.to_json())), path, found))
     collected = []
     for same in alike.values():
-        _, _, smallest = min(same, key=lambda each: each[:2])
+        _, _, simplest = min(same, key=lambda each: each[:2])
         files = tuple(sorted(path for _, path, _ in same))
-        collected.append(Collected(smallest, files, smallest.save(folder)))
+        collected.append(Collected(simplest, files, simplest.save(folder)))
     return sorted(collected, key=lambda each: (-len(each.files), str(each.path))), unread
 
 

@@ -14,7 +14,7 @@ from mutants.mutant import STATES
 from mutants.result import KIND, NOT_KILLED, SCHEMA, Score
 
 EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
-LOST = ("loud", "crashed", "invalid")
+LOST = ("loud", "crashed", "invalid", "inapplicable")
 """States that hide a mutant from the score: one that was killed and is now in such a state is a
 kill lost, though no survivor."""
 SHOWN = 10
@@ -42,8 +42,8 @@ class Changes:
     """The ids of mutants that are otherwise than in the baseline.
 
     `survivors` are not killed now (survived, unreached or timed out), and were killed or not there;
-    `lost` were killed and are now loud, crashed or invalid; `improved` are killed now and were not;
-    `vanished` are not there now.
+    `lost` were killed and are now loud, crashed, invalid or inapplicable; `improved` are killed now
+    and were not; `vanished` are not there now.
     """
 
     survivors: tuple[str, ...]

@@ -55,6 +55,12 @@ def find(mutant_id: str) -> Mutant:
     return known[mutant_id]
 
 
+def known(mutant_id: str) -> Mutant | None:
+    """The mutant called `mutant_id`; None for one that is no longer in the library, as a former
+    result may name it."""
+    return library().get(mutant_id)
+
+
 def select(
     subject: str,
     ids: tuple[str, ...] = (),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.errors import UsageError
-from mutants.registry import library
+from mutants.registry import known
 from mutants.report.advice import would_kill
 from mutants.report.markdown import LEAST, LIMIT, markdown
 from mutants.report.places import place_of
@@ -56,7 +56,9 @@ def append_summary(score: Score, path: Path) -> None:
         if LIMIT - taken < LEAST:
             return
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(markdown(score, LIMIT - taken))
+            # A heading has to begin a line, and what stands there may not have ended its last one.
+            begin = "\n" if taken else ""
+            stream.write(begin + markdown(score, LIMIT - taken - len(begin)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -72,9 +74,9 @@ def _limited(kind: str, results: Sequence[Result], most: int) -> list[str]:
 
 
 def _annotation(kind: str, result: Result) -> str:
-    known, place = library().get(result.id), place_of(result.id)
-    fault = known.description if known else "no longer in the library"
-    text = f"{fault} {outcome(result)}; would kill it: {would_kill(result, known)}"
+    mutant, place = known(result.id), place_of(result.id)
+    fault = mutant.description if mutant else "no longer in the library"
+    text = f"{fault} {outcome(result)}; would kill it: {would_kill(result, mutant)}"
     where = {"file": place.file, "line": str(place.start_line), "endLine": str(place.stop_line)}
     title = f"{words(result.state)}: {result.id}"
     return _command(kind, title, text, where if place.here else {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvfuzz.report.html import environment
 from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.registry import known
 from mutants.report.entry import Entry, entry
 from mutants.report.interval import sentences
 from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
@@ -85,8 +85,7 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
             key=lambda result: (states.index(result.state), *narrowness(score, result)),
         )
         entries = tuple(
-            entry(score, result, library().get(result.id), written.get(result.id))
-            for result in results
+            entry(score, result, known(result.id), written.get(result.id)) for result in results
         )
         if entries:
             made.append(Group(title, note, entries))

@@ -46,10 +46,14 @@ def wilson(killed: int, decided: int, confidence: float = CONFIDENCE) -> tuple[f
 
 
 def intervals(score: Score) -> list[Interval]:
-    """One for each operator whose mutants are a random sample, that had more than were run."""
+    """One for each operator of which the mutants are a random sample: there are more than were
+    run."""
     found = []
     for operator, population in sorted(score.sampled.items()):
-        counts = counted([each for each in score.results if each.operator == operator])
+        results = [each for each in score.results if each.operator == operator]
+        if len(results) >= population:
+            continue
+        counts = counted(results)
         killed, decided = counts["killed"], sum(counts[state] for state in DECIDED)
         low, high = wilson(killed, decided)
         found.append(Interval(operator, killed, decided, population, low, high))
@@ -60,8 +64,12 @@ def sentences(score: Score) -> list[str]:
     """What there is to say of the precision of the score, if there is a score."""
     if score.percent is None:
         return []
-    told = [interval.sentence for interval in intervals(score)]
-    return told or [
-        "Every mutant that was asked for was run: they are no sample, and the score has no "
-        f"interval. It holds for the {len(score.cases)} cases of seed {score.seed}."
-    ]
+    sampled = intervals(score)
+    told = [interval.sentence for interval in sampled]
+    if {each.operator for each in score.results} - {each.operator for each in sampled}:
+        others = "other " if sampled else ""
+        told.append(
+            f"Every {others}mutant that was asked for was run: they are no sample, and have no "
+            f"interval. The score holds for the {len(score.cases)} cases of seed {score.seed}."
+        )
+    return told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from mutants.registry import library
+from mutants.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.places import place_of
 from mutants.report.words import identity, outcome, words
@@ -14,7 +14,7 @@ from mutants.result import NOT_KILLED, Result, Score
 ELEMENTS = {
     **dict.fromkeys(NOT_KILLED, "failure"),
     **dict.fromkeys(("loud", "crashed", "invalid"), "error"),
-    "equivalent": "skipped",
+    **dict.fromkeys(("equivalent", "inapplicable"), "skipped"),
 }
 """What each state but `killed` puts into its test case."""
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -68,11 +68,11 @@ def _case(score: Score, result: Result) -> ElementTree.Element:
 
 
 def _detail(score: Score, result: Result) -> str:
-    known = library().get(result.id)
+    mutant = known(result.id)
     lines = [
-        f"fault: {known.description if known else 'no longer in the library'}",
-        f"would kill it: {would_kill(result, known)}",
-        f"hunt it: {hunt_command(score, result, known)}",
+        f"fault: {mutant.description if mutant else 'no longer in the library'}",
+        f"would kill it: {would_kill(result, mutant)}",
+        f"hunt it: {hunt_command(score, result, mutant)}",
     ]
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.interval import sentences
 from mutants.report.words import headline, identity, in_reading_order, outcome, words
@@ -82,12 +82,12 @@ def _identity(score: Score) -> str:
 
 
 def _row(score: Score, result: Result) -> str:
-    known = library().get(result.id)
-    fault = known.description if known else "no longer in the library"
+    mutant = known(result.id)
+    fault = mutant.description if mutant else "no longer in the library"
     remedy = ""
     if result.state != "killed":
-        hunt = code(hunt_command(score, result, known))
-        remedy = f"{escaped(would_kill(result, known))}; hunt it: {hunt}"
+        hunt = code(hunt_command(score, result, mutant))
+        remedy = f"{escaped(would_kill(result, mutant))}; hunt it: {hunt}"
     state = f"**{words(result.state)}**" if result.state != "killed" else words(result.state)
     cells = [code(result.id), state, escaped(fault), escaped(outcome(result)), remedy]
     return f"| {' | '.join(cells)} |\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvfuzz.families import family
 from kvfuzz.schedule import schedule_text
-from mutants.registry import library
+from mutants.registry import known
 from mutants.report.places import Place, place_of
 from mutants.report.words import headline, identity, outcome, words
 from mutants.result import Result, Score
@@ -28,6 +28,7 @@ STATUS = {
     "crashed": "RuntimeError",
     "invalid": "RuntimeError",
     "equivalent": "Ignored",
+    "inapplicable": "Ignored",
 }
 CASES = "cases"
 """The one file of tests: each case is a test, whose id is its number."""
@@ -57,11 +58,11 @@ def mutation_report(score: Score) -> dict[str, Any]:
 
 
 def _mutant(result: Result, place: Place) -> dict[str, Any]:
-    known = library().get(result.id)
+    mutant = known(result.id)
     return {
         "id": result.id,
         "mutatorName": result.operator,
-        "description": known.description if known else "no longer in the library",
+        "description": mutant.description if mutant else "no longer in the library",
         "location": {
             "start": {"line": place.start_line, "column": place.start_column},
             "end": {"line": place.stop_line, "column": place.stop_column},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutants.registry import library
+from mutants.registry import known
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Place:
 def place_of(mutant_id: str) -> Place:
     """Where the fault of this id stands. One that has left the library, or that has no source
     (compiled, or typed in), is put into a file of one line that says so."""
-    known = library().get(mutant_id)
-    if known is None:
+    mutant = known(mutant_id)
+    if mutant is None:
         return _nowhere(mutant_id.partition(".")[0])
-    fault: Any = inspect.unwrap(known.fault)
+    fault: Any = inspect.unwrap(mutant.fault)
     while isinstance(fault, functools.partial):
         fault = fault.func
     try:
@@ -41,7 +41,7 @@ def place_of(mutant_id: str) -> Place:
         text = path.read_text(encoding="utf-8")
         lines, start = inspect.getsourcelines(fault)
     except (OSError, TypeError, UnicodeDecodeError):
-        return _nowhere(known.operator)
+        return _nowhere(mutant.operator)
     return _at(path, text, lines, start, str(fault.__module__))
 
 

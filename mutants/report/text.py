@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.registry import known
 from mutants.result import (
     BESIDE,
     DECIDED,
@@ -79,8 +79,8 @@ def headline(score: Score) -> str:
 
 def result_line(result: Result) -> str:
     """One mutant that was not killed: what the fault is, and why."""
-    known = library().get(result.id)
-    description = f": {known.description}" if known else ""
+    mutant = known(result.id)
+    description = f": {mutant.description}" if mutant else ""
     reason = f" [{result.reason}]" if result.reason else ""
     return escape(f"{result.state.upper()} {result.id}{description}{reason}")
 

@@ -16,6 +16,7 @@ MEANING = {
     "loud": "it raised, so that no checker is needed to see it",
     "crashed": "its process died, and nothing is known about it",
     "invalid": "the fault does not fit the subject, or breaks its own promise",
+    "inapplicable": "the subject has nothing for the fault to change, or lacks what it needs",
     "equivalent": "declared, with a reason, to change nothing that can be seen",
 }
 

@@ -48,7 +48,9 @@ def test_what_was_not_killed_before_is_no_new_survivor(before) -> None:
     assert not since({"a": before}, a="survived").worse
 
 
-@pytest.mark.parametrize("state", sorted({"loud", "crashed", "invalid"} & set(STATES)))
+@pytest.mark.parametrize(
+    "state", sorted({"loud", "crashed", "invalid", "inapplicable"} & set(STATES))
+)
 def test_a_kill_that_is_lost_to_a_state_beside_the_score_is_worse(state) -> None:
     """The percentage would not show it: it is of the others alone."""
     found = since({"a": "killed", "b": "killed"}, a=state, b="killed")

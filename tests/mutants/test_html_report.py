@@ -215,7 +215,7 @@ def test_what_comes_from_data_is_text(
     hostile = Mutant(
         HOSTILE, HOSTILE, f"It {HOSTILE}.", (f"m:{HOSTILE}",), fault, None, None, seen_in=seen_in
     )
-    monkeypatch.setattr(report, "library", lambda: {"x.y": hostile})
+    monkeypatch.setattr(report, "known", {"x.y": hostile}.get)
     case = Case(((1,),), (1,), config={HOSTILE: HOSTILE})
     seen = {"first": None, "dtype": HOSTILE, "status": "diverged"}
     witness = {"case": case.to_json(), "verdict": seen, "located": None, "torch": HOSTILE}

@@ -42,6 +42,7 @@ def test_each_mutant_is_a_test_case(tmp_path) -> None:
         "crashed": "error",
         "invalid": "error",
         "equivalent": "skipped",
+        "inapplicable": "skipped",
     }
     cases = {case.name: case for case in suite}
     assert {each.state: kind(cases[each.id]) for each in score.results} == {
@@ -93,7 +94,7 @@ def test_whatever_a_model_says_is_well_formed(tmp_path, text) -> None:
 
 def test_every_state_but_killed_has_an_element() -> None:
     """A new state does not pass by being unknown."""
-    assert {*STATES, "crashed"} - {"killed"} == set(ELEMENTS)
+    assert {*STATES, "crashed", "inapplicable"} - {"killed"} == set(ELEMENTS)
 
 
 def test_the_command_writes_it(run, tmp_path) -> None:

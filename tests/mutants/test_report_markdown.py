@@ -165,7 +165,11 @@ def test_each_state_has_its_kind() -> None:
     kinds = [kind for kind, _, _ in annotated(one_of_each_state())]
     beside = len(set(STATES) & {"loud", "crashed", "invalid"})
     assert kinds == ["error"] * 3 + ["warning"] * beside
-    assert {*STATES, "crashed"} - set(KINDS) == {"killed", "equivalent"}
+    assert {*STATES, "crashed", "inapplicable"} - set(KINDS) == {
+        "killed",
+        "equivalent",
+        "inapplicable",
+    }
 
 
 @pytest.mark.parametrize(("count", "shown"), [(9, 9), (10, 10), (11, 10), (170, 10)])

@@ -101,6 +101,7 @@ def test_every_state_is_valid_and_is_told_as_what_it_is(schema) -> None:
         "crashed": "RuntimeError",
         "invalid": "RuntimeError",
         "equivalent": "Ignored",
+        "inapplicable": "Ignored",
     }
     assert status == {state: expected[state] for state in STATES}
     for each in score.results:
@@ -132,6 +133,44 @@ def test_a_viewer_computes_our_score(results) -> None:
     """Whatever the states."""
     score = made(results)
     assert viewers_score(mutation_report(score)) == score.percent
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package by which viewers compute their metrics."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        pytest.skip("node and npm are not installed: the viewers' metrics are an npm package")
+    folder = tmp_path_factory.mktemp("metrics")
+    done = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", "mutation-testing-metrics@3.8.4"],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("no network: npm install mutation-testing-metrics failed")
+    return folder
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_viewers_own_package_computes_our_score(metrics, count) -> None:
+    """Not our reading of it alone."""
+    score = one_of_each_state()
+    score = made([*score.results, *(result(f"more.m{i}") for i in range(count))])
+    (metrics / "report.json").write_text(json.dumps(mutation_report(score)))
+    script = (
+        "import { calculateMutationTestMetrics } from 'mutation-testing-metrics';"
+        "import { readFileSync } from 'fs';"
+        "const report = JSON.parse(readFileSync('report.json', 'utf8'));"
+        "const { metrics } = calculateMutationTestMetrics(report).systemUnderTestMetrics;"
+        "console.log(metrics.mutationScore, metrics.totalMutants);"
+    )
+    (metrics / "score.mjs").write_text(script)
+    done = subprocess.run(
+        ["node", "score.mjs"], cwd=metrics, capture_output=True, text=True, check=True
+    )
+    percent, total = map(float, done.stdout.split())
+    assert percent == pytest.approx(score.percent, abs=1e-9)
+    assert total == len(score.results)
 
 
 def test_without_a_score_a_viewer_has_none(schema) -> None:

@@ -118,10 +118,11 @@ def test_a_summary_is_added_to_what_the_step_has_told(tmp_path) -> None:
     """And both together are never more than GitHub takes."""
     summary = tmp_path / "summary.md"
     score = made([result("append.prepends", "survived", reason="x" * 300)] * 5000)
-    summary.write_text("before\n" * 20_000)
+    summary.write_text("before\n" * 20_000 + "after")
     append_summary(score, summary)
     text = summary.read_text()
     assert text.startswith("before\nbefore\n")
+    assert "\nafter\n## " in text
     assert "mutants were left out here" in text
     assert LIMIT * 0.9 < summary.stat().st_size <= LIMIT
 

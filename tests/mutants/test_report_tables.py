@@ -187,8 +187,8 @@ def test_only_a_random_sample_has_an_interval() -> None:
     whole = made([killed("append.prepends", 0), result("append.one_slot_late", "survived")])
     assert intervals(whole) == []
     assert sentences(whole) == [
-        "Every mutant that was asked for was run: they are no sample, and the score has no "
-        "interval. It holds for the 10 cases of seed 7."
+        "Every mutant that was asked for was run: they are no sample, and have no interval. The "
+        "score holds for the 10 cases of seed 7."
     ]
     assert sentences(no_score("the unmutated zoo diverges")) == []
 
@@ -206,7 +206,13 @@ def test_a_sample_says_what_its_interval_is_of() -> None:
         "pair: 5 of 10 killed, drawn at random from 1000; 95 % interval of the score of all of "
         "them: 23.7 to 76.3 %"
     )
-    assert sentences(score) == [expected]
+    rest = (
+        "Every other mutant that was asked for was run: they are no sample, and have no interval. "
+        "The score holds for the 10 cases of seed 7."
+    )
+    assert sentences(score) == [expected, rest]
+    assert sentences(made(pairs, sampled={"pair": 1000})) == [expected]
+    assert intervals(made(pairs, sampled={"pair": len(pairs)})) == []
     assert expected in Page(page(score, {})).text
 
 
