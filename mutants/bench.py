@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvfuzz.agreement import Reference, check_against, reference
 from kvfuzz.case import Case
@@ -53,6 +54,12 @@ class Bench:
     campaign: Campaign
     ready: dict[tuple[int, str], Prepared] = field(default_factory=dict)
 
+    @cached_property
+    def indices(self) -> tuple[int, ...]:
+        """The numbers of the cases that mutants meet: all but those expected to diverge."""
+        cases = enumerate(self.campaign.cases)
+        return tuple(i for i, case in cases if not expected_of(self.campaign.plan, case))
+
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
         drawn = self.campaign.cases[index]
@@ -82,12 +89,19 @@ class Bench:
             fitted = f" with {', '.join(f'{n} {v}' for n, v in other.items())}" if other else ""
             raise Unsound(
                 f"the unmutated {name} diverges on case {index}{fitted}: "
-                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}"
+                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}, or leave out what is "
+                "expected to diverge by --expect FILE"
             )
         return verdict.rows
 
 
 _NONE = object()
+
+
+def expected_of(plan: Plan, case: Case) -> bool:
+    """Whether `case` is one of those that are expected to diverge without a fault."""
+    verdict = Verdict("diverged")
+    return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)
 
 
 class Unsound(Exception):
@@ -100,7 +114,7 @@ def baseline(bench: Bench) -> str | None:
     On the cases as they were drawn: one that is fitted to a mutant is judged when it is made.
     """
     rows = 0
-    for index in range(len(bench.campaign.cases)):
+    for index in bench.indices:
         try:
             rows += bench.require_clean(bench.prepared(index), index, "agreement")
         except Unsound as unsound:
@@ -119,7 +133,8 @@ def judged(bench: Bench, mutant: Mutant) -> Result:
     state, reason = None, None
     try:
         with time_limit(bench.campaign.seconds_per_mutant) as check_time:
-            for index in range(len(bench.campaign.cases)):
+            mutant = mutant.settled(bench.factory, [bench.case(i) for i in bench.indices])
+            for index in () if mutant.inapplicable else bench.indices:
                 check_time()
                 item = bench.prepared(index, mutant)
                 tally.add(index, *met_by(item, mutant))
@@ -159,7 +174,7 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
     subject no longer agrees on the case that killed it, or else the last that it met; None if it
     does."""
-    index = max(result.ran - 1, 0) if result.killed_by is None else result.killed_by
+    index = bench.indices[max(result.ran - 1, 0)] if result.killed_by is None else result.killed_by
     try:
         with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.seconds_per_mutant)):
             item = bench.prepared(index, mutant)
@@ -204,10 +219,16 @@ def met_by(item: Prepared, mutant: Mutant) -> tuple[Verdict | None, str | None, 
 
 
 def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
+    if mutant.inapplicable is not None:
+        return "inapplicable", mutant.inapplicable
     if tally.errors:
         return "loud", tally.errors[0]
     if not tally.reached:
-        return "unreached", "no case ran the code that it replaces"
+        return "unreached", _with_advice("no case ran the code that it replaces", mutant)
     if mutant.equivalent is not None:
         return "equivalent", mutant.equivalent
-    return "survived", None
+    return "survived", mutant.advice or None
+
+
+def _with_advice(reason: str, mutant: Mutant) -> str:
+    return f"{reason}; to catch it {mutant.advice}" if mutant.advice else reason

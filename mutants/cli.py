@@ -29,6 +29,13 @@ EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 @click.argument("subject", default="zoo")
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
 @click.option("--operator", "operators", multiple=True, help="Score this family only.")
+@click.option(
+    "--anywhere", is_flag=True, help="Score the faults that fit any subject, not those of its own.",
+)  # fmt: skip
+@click.option(
+    "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Divergences that are expected without a fault; such cases are left out.",
+)  # fmt: skip
 @examples_option("default 200")
 @time_option
 @seed_option
@@ -59,6 +66,8 @@ def score(
     subject: str,
     ids: tuple[str, ...],
     operators: tuple[str, ...],
+    anywhere: bool,
+    expect_file: Path | None,
     examples: int | None,
     seconds: float | None,
     seed: int | None,
@@ -83,6 +92,7 @@ def score(
     """
     from rich.console import Console
 
+    from kvfuzz.expectations import read_expectations
     from kvfuzz.files import check_writable, write_json, write_text
     from kvfuzz.rounds import fresh_seed
     from mutants.report.html import page
@@ -96,6 +106,7 @@ def score(
             check_writable(file)
     witness_folder = folder / "witnesses"
     check_writable(witness_folder / "witness.json")
+    expected = read_expectations(expect_file) if expect_file else ()
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
     options = calibrated(options, subject, folder, calibration_file)
@@ -123,6 +134,8 @@ def score(
             options=options,
             progress=progress,
             command=same_again(seed),
+            anywhere=anywhere,
+            expected=expected,
         )
     written = write_witnesses(result, witness_folder)
     render(result, console)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import UsageError
+from kvfuzz.expectations import Expectation
 from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
@@ -44,6 +45,8 @@ def score(
     options: Options | None = None,
     progress: Callable[[Result | None, int], None] | None = None,
     command: str = "",
+    anywhere: bool = False,
+    expected: Sequence[Expectation] = (),
 ) -> Score:
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh), in `workers` processes.
@@ -52,14 +55,17 @@ def score(
     shrinks the kills. Mutants that have not begun when `seconds` have passed are timed out, and
     so is one that takes over `seconds_per_mutant`. `progress` is called with each result (None
     before the first) and the number to come in all; `command`, what gives this again, is kept.
+    By `anywhere` the faults that fit any subject are scored in place of the subject's own. Cases
+    that are `expected` to diverge without a fault are left out.
     Raises UsageError and InvalidSubject; a failed baseline or a killed placebo gives a Score
     without a percentage.
     """
     _check_limits(examples, seconds, workers)
     options = options or Options()
-    scored, placebos = select(subject, tuple(ids), tuple(operators), options.config)
+    scored, placebos = select(subject, tuple(ids), tuple(operators), options.config, anywhere)
     bench = prepared_bench(
-        subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink
+        *(subject, options, examples, seed, seconds, seconds_per_mutant, matrix, shrink),
+        expected=expected,
     )
     started = time.time()
     if progress is not None:
@@ -89,6 +95,7 @@ def prepared_bench(
     seconds_per_mutant: float = SECONDS_PER_MUTANT,
     matrix: bool = False,
     shrink: bool = True,
+    expected: Sequence[Expectation] = (),
 ) -> Bench:
     """The bench for `subject`, with its cases drawn."""
     factory = load(subject, options)
@@ -99,6 +106,7 @@ def prepared_bench(
         fresh_seed() if seed is None else seed,
         examples or EXAMPLES,
         time.time() + seconds if seconds else None,
+        expected=tuple(expected),
     )
     cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
     return Bench(factory, Campaign(plan, cases, matrix, shrink, seconds_per_mutant))

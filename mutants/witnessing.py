@@ -17,7 +17,7 @@ from kvfuzz.location import Location
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
-from mutants.bench import Bench, met_by
+from mutants.bench import Bench, expected_of, met_by
 from mutants.judging import verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import LOCATED, Mutant
@@ -76,7 +76,7 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
                 check_time()
                 met = met or case == start
                 fitted = mutant.fitted(case)
-                if met and _kills(factory, mutant, fitted):
+                if met and not expected_of(plan, case) and _kills(factory, mutant, fitted):
                     raise _Killed(fitted)
 
             drive(plan.space, plan.round_seed(number), plan.round_size(number), examine)
@@ -92,7 +92,12 @@ def _simplest(bench: Bench, factory: Factory, mutant: Mutant, case: Case) -> Cas
     try:
         with time_limit(bench.campaign.seconds_per_mutant):
             offers = bench.campaign.plan.space.offers
-            return simplest(case, lambda tried: _kills(factory, mutant, tried), offers)
+            plan = bench.campaign.plan
+
+            def kills(tried: Case) -> bool:
+                return not expected_of(plan, tried) and _kills(factory, mutant, tried)
+
+            return simplest(case, kills, offers)
     except OutOfTime:
         return case
 
@@ -105,7 +110,7 @@ def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable
         case = bench.campaign.cases[index]
         return case.batch * case.length, index
 
-    for index in sorted(range(len(bench.campaign.cases)), key=size):
+    for index in sorted(bench.indices, key=size):
         check_time()
         if index == killed_by:
             break

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvfuzz.report.html import environment
 from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.registry import everything
 from mutants.report.entry import Entry, entry
 from mutants.result import (
     DECIDED,
@@ -112,7 +112,7 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
             key=lambda result: (states.index(result.state), *_narrowness(score, result)),
         )
         entries = tuple(
-            entry(score, result, library().get(result.id), written.get(result.id))
+            entry(score, result, everything().get(result.id), written.get(result.id))
             for result in results
         )
         if entries:

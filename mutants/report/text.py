@@ -8,11 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.registry import everything
 from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
 from mutants.schedules import by_schedule
 
-SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
+SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent", "inapplicable")
+
+ASIDE = ("loud", "invalid", "equivalent", "inapplicable")
+"""What is told beside the score, never inside it."""
 
 
 def render(score: Score, console: Console) -> None:
@@ -56,7 +59,7 @@ def headline(score: Score) -> str:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
     beside = [
-        f"{score.counts[s]} {s}" for s in ("loud", "invalid", "equivalent") if score.counts[s]
+        f"{score.counts[s]} {s}" for s in ASIDE if score.counts.get(s)
     ]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
     watch = f"{survived} placebos survived" if survived else "no placebo watched"
@@ -69,7 +72,7 @@ def headline(score: Score) -> str:
 
 def result_line(result: Result) -> str:
     """One mutant that was not killed: what the fault is, and why."""
-    known = library().get(result.id)
+    known = everything().get(result.id)
     description = f": {known.description}" if known else ""
     reason = f" [{result.reason}]" if result.reason else ""
     return escape(f"{result.state.upper()} {result.id}{description}{reason}")

@@ -1,0 +1,120 @@
+"""An intervention: a mutant that fits any subject, and what is measured before it is scored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvfuzz.case import Case
+from kvfuzz.errors import InvalidSubject, KvfuzzError, one_line
+from kvfuzz.subject import Factory, offers_of
+from mutants.anywhere.altered import Alter, Altered
+from mutants.anywhere.probing import built, probes, ran
+from mutants.mutant import ANY, Mutant
+
+Blind = Callable[[Any, str], str | None]
+"""Why a fault cannot show on a subject, whose cases run in a dtype, as measured on the clean
+subject; None if it can."""
+
+
+@dataclass(frozen=True)
+class Intervention(Mutant):
+    """`alter` is put around the subject's `methods`. `offers` are those that the subject has to
+    have, `lacks` says what it lacks where nothing that the fault changes is met, `advice` what to
+    draw so that it shows. `blind` measures whether the subject's design hides the fault."""
+
+    methods: frozenset[str] = frozenset()
+    alter: Alter = lambda call: call.go()
+    offers: tuple[str, ...] = ()
+    lacks: str = ""
+    blind: Blind | None = None
+
+    def into(self, subject: Any, dtype: str, size: float | None = None) -> Altered:  # noqa: ARG002
+        """`subject` with this fault around its methods."""
+        return Altered(subject, self.methods, self.alter)
+
+    def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
+        """This fault as it fits the subjects of `factory` that `cases` are run on: inapplicable
+        where it meets nothing to change, equivalent where their design hides it in all of them."""
+        if self.placebo:
+            return self
+        firsts = list({repr(sorted(c.config.items())): c for c in cases}.values())
+        missing = self._missing(factory, firsts)
+        if missing is not None:
+            return replace(self, inapplicable=missing)
+        return replace(self, equivalent=self._hidden(factory, firsts))
+
+    def _missing(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
+        """Why the fault has nothing to change; None if it has."""
+        for first in firsts:
+            subject = built(factory, first)
+            offers = offers_of(subject, factory.name)
+            absent = [word for word in self.offers if word not in offers]
+            if absent:
+                return f"the subject {NO_OFFER.get(absent[0], f'offers no {absent[0]}')}"
+            for case in probes(subject, first, offers):
+                faulty = self.into(subject, case.dtype)
+                ran(faulty, case)
+                if faulty.reached:
+                    return None
+        return self.lacks
+
+    def _hidden(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
+        """Why the fault shows on no subject; None if it shows on one."""
+        if self.blind is None:
+            return None
+        reasons = []
+        for first in firsts:
+            try:
+                reason = self.blind(built(factory, first), first.dtype)
+            except KvfuzzError:
+                raise
+            except Exception as error:
+                text = f"{self.id} could not be measured on {factory.name}: {one_line(error)}"
+                raise InvalidSubject(text) from error
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return reasons[0]
+
+
+NO_OFFER = {"positions": "takes no positions", "mask": "takes no mask"}
+
+
+def made(
+    fault: Callable[..., Any],
+    methods: tuple[str, ...],
+    alter: Alter,
+    *,
+    offers: tuple[str, ...] = (),
+    lacks: str = "nothing that it changes was met",
+    advice: str = "",
+    blind: Blind | None = None,
+    placebo: bool = False,
+    seen_in: str | None = None,
+) -> Intervention:
+    """The intervention whose function is `fault`: its operator is the name of its file, its name
+    the function's, its description the docstring. Raises ValueError if there is none."""
+    description = inspect.getdoc(fault)
+    if not description:
+        raise ValueError(f"the intervention {fault.__name__} needs a docstring that tells the fault")
+    return Intervention(
+        operator=fault.__module__.rpartition(".")[2],
+        name=fault.__name__,
+        description=" ".join(description.split()),
+        targets=(),
+        fault=fault,
+        site=None,
+        witness=None,
+        subject=ANY,
+        seen_in=seen_in,
+        placebo=placebo,
+        methods=frozenset(methods),
+        alter=alter,
+        offers=offers,
+        lacks=lacks,
+        advice=advice,
+        blind=blind,
+    )

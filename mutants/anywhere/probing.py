@@ -1,0 +1,59 @@
+"""Small fixed programs of all that a subject offers, run to see what an intervention meets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from kvfuzz.case import Case
+from kvfuzz.errors import KvfuzzError
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, seeded
+from kvfuzz.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
+from kvfuzz.subject import Factory
+
+ROWS = 3
+PROGRAMS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
+    ("cached", (3, 2, 1, 1)),
+    ("mask", (Padded(3, "left", (1, 0, 2)), 2, 1, 1)),
+    ("crop", (4, Crop(2), 2, 1)),
+    ("reorder", (3, Reorder((1, 2, 0)), 2, 1)),
+    ("copy", (3, Fork(), 2, Switch(0), 2)),
+    ("save", (3, Restore(), 2, 1)),
+    ("reset", (3, Reset(), 2, 1)),
+    ("cached", (3, New(ROWS), 2, 1)),
+)
+"""What each needs of a subject, and its schedule."""
+
+
+def built(factory: Factory, case: Case) -> Any:
+    """The subject that `case` runs on."""
+    return factory.subject(case)
+
+
+def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
+    """The programs that `subject` can run, with the settings of the case `like`. Rows differ, and so
+    do neighbouring tokens."""
+    given = tuple(word for word in ("mask", "positions") if word in offers)
+    for needed, schedule in PROGRAMS:
+        if needed not in {*offers, "cached"}:
+            continue
+        columns = sum(e.size if isinstance(e, Padded) else e for e in schedule if _feeds(e))
+        if subject.max_length is not None and columns > subject.max_length:
+            continue
+        tokens = tuple(
+            tuple((1 + 7 * row + 3 * column) % subject.vocab_size for column in range(columns))
+            for row in range(ROWS)
+        )
+        yield replace(like, tokens=tokens, schedule=schedule, given=given)
+
+
+def _feeds(entry: Entry) -> bool:
+    return isinstance(entry, int | Padded)
+
+
+def ran(subject: Any, case: Case) -> None:
+    """Run the cached path of `subject` over `case`, as far as it goes."""
+    with seeded(case.seed), suppress(CachedPathRaised, Refused, KvfuzzError):
+        run_cached(subject, case)
