@@ -11,7 +11,7 @@ from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subject import Factory, offers_of
 from mutants.anywhere.altered import Alter, Altered
-from mutants.anywhere.probing import built, probes, ran
+from mutants.anywhere.probing import built, probes, raises
 from mutants.mutant import ANY, Mutant
 
 Blind = Callable[[Any, str], str | None]
@@ -56,8 +56,8 @@ class Intervention(Mutant):
                 return f"the subject {NO_OFFER.get(absent[0], f'offers no {absent[0]}')}"
             for case in probes(subject, first, offers):
                 faulty = self.into(subject, case.dtype)
-                ran(faulty, case)
-                if faulty.reached:
+                # What raises before it acts is for the campaign to call loud.
+                if (raises(faulty, case) and not raises(subject, case)) or faulty.reached:
                     return None
         return self.lacks
 
@@ -99,7 +99,9 @@ def made(
     the function's, its description the docstring. Raises ValueError if there is none."""
     description = inspect.getdoc(fault)
     if not description:
-        raise ValueError(f"the intervention {fault.__name__} needs a docstring that tells the fault")
+        raise ValueError(
+            f"the intervention {fault.__name__} needs a docstring that tells the fault"
+        )
     return Intervention(
         operator=fault.__module__.rpartition(".")[2],
         name=fault.__name__,

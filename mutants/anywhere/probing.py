@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvfuzz.case import Case
-from kvfuzz.errors import KvfuzzError
+from kvfuzz.errors import InvalidSubject
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, seeded
 from kvfuzz.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.subject import Factory
@@ -33,8 +33,8 @@ def built(factory: Factory, case: Case) -> Any:
 
 
 def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
-    """The programs that `subject` can run, with the settings of the case `like`. Rows differ, and so
-    do neighbouring tokens."""
+    """The programs that `subject` can run, with the settings of the case `like`. Rows and
+    neighbouring tokens differ."""
     given = tuple(word for word in ("mask", "positions") if word in offers)
     for needed, schedule in PROGRAMS:
         if needed not in {*offers, "cached"}:
@@ -53,7 +53,11 @@ def _feeds(entry: Entry) -> bool:
     return isinstance(entry, int | Padded)
 
 
-def ran(subject: Any, case: Case) -> None:
-    """Run the cached path of `subject` over `case`, as far as it goes."""
-    with seeded(case.seed), suppress(CachedPathRaised, Refused, KvfuzzError):
-        run_cached(subject, case)
+def raises(subject: Any, case: Case) -> bool:
+    """Whether the cached path of `subject` raises on `case`; to refuse a step is not to raise."""
+    with seeded(case.seed), suppress(Refused):
+        try:
+            run_cached(subject, case)
+        except (CachedPathRaised, InvalidSubject):
+            return True
+    return False

@@ -48,9 +48,7 @@ def states_of(cache: Any, rows: int) -> Iterator[Tensor]:
             yield tensor.movedim(axis, 0)
 
 
-def write(
-    subject: Any, cache: Any, rows: int, new: int, change: Callable[[Stored], None]
-) -> bool:
+def write(subject: Any, cache: Any, rows: int, new: int, change: Callable[[Stored], None]) -> bool:
     """Let `change` write into what `cache` holds. Whether that is then another than before: where
     a view is a copy, nothing comes of it."""
     before = _content(stored(subject, cache, rows, new))

@@ -58,9 +58,7 @@ def headline(score: Score) -> str:
     if score.percent is None:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
-    beside = [
-        f"{score.counts[s]} {s}" for s in ASIDE if score.counts.get(s)
-    ]
+    beside = [f"{score.counts[s]} {s}" for s in ASIDE if score.counts.get(s)]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
     watch = f"{survived} placebos survived" if survived else "no placebo watched"
     outside = f"; not in the score: {', '.join(beside)}" if beside else ""
