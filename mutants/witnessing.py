@@ -61,9 +61,9 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
     """The smallest killing case of the campaign, shrunk further; or as it is, if that takes too
     long.
 
-    A fault that fits any subject is spared that, and only loses what `kvfuzz.driving.simplest`
-    takes away. Else the round that it was drawn in is run again: its cases are passed over until this one is met,
-    and from there on Hypothesis shrinks whatever kills. A case that raises does not kill.
+    The round that it was drawn in is run again: its cases are passed over until this one is met,
+    and from there on Hypothesis shrinks whatever kills. A case that raises does not kill. Of a
+    fault that fits any subject that is left out.
     """
     plan, smallest = bench.campaign.plan, killed_by
     met = False
@@ -95,13 +95,12 @@ def _simplest(bench: Bench, factory: Factory, mutant: Mutant, case: Case) -> Cas
     """`case` without operations and arguments that it kills without, if there is time for that."""
     try:
         with time_limit(bench.campaign.seconds_per_mutant):
-            offers = bench.campaign.plan.space.offers
             plan = bench.campaign.plan
 
             def kills(tried: Case) -> bool:
                 return not expected_of(plan, tried) and _kills(factory, mutant, tried)
 
-            return simplest(case, kills, offers)
+            return simplest(case, kills, plan.space.offers)
     except OutOfTime:
         return case
 

@@ -37,11 +37,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The modules of a model by kind, each by its path, in the order in which they run: `norms`,
-    `projections` (linear in the last axis), `twins` (pairs of projections in one module that take
-    the same input and have matrices of one shape, the last two of such), `mixers` (the innermost modules whose output at a
-    position depends on the input at earlier ones), `blocks` (the items of a list that is run item
-    by item, each with an output of its input's shape)."""
+    """The modules of a model by kind, each by its path, in the order in which they run.
+
+    `norms` divide by the spread of their input; `projections` are linear in the last axis, and
+    `twins` are the last two of one module that take the same input and have matrices of one shape;
+    `mixers` are the innermost modules whose output at a position depends on the input at earlier
+    ones; `blocks` the items of a list that is run item by item, each with an output of its input's
+    shape.
+    """
 
     norms: tuple[Norm, ...] = ()
     projections: tuple[str, ...] = ()
@@ -160,11 +163,17 @@ def _twins(model: nn.Module, seen: dict[str, _Seen]) -> Iterator[tuple[str, str]
             groups.setdefault(path.rpartition(".")[0], []).append(path)
     for paths in groups.values():
         for one, other in reversed(list(pairwise(paths))):
-            shapes = [model.get_submodule(path).weight.shape for path in (one, other)]
-            same = torch.equal(seen[one].taken, seen[other].taken)
-            if shapes[0] == shapes[1] and same:
+            shapes = [matrix_of(model, path).shape for path in (one, other)]
+            if shapes[0] == shapes[1] and torch.equal(seen[one].taken, seen[other].taken):
                 yield one, other
                 break
+
+
+def matrix_of(model: nn.Module, path: str) -> Tensor:
+    """The matrix of the projection at `path`."""
+    weight = model.get_submodule(path).weight
+    assert isinstance(weight, Tensor)
+    return weight
 
 
 def _blocks(model: nn.Module, seen: dict[str, _Seen]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from kvfuzz.agreement import reference
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.run import as_tensor, seeded
+from kvfuzz.subject import offers_of
 from mutants.anywhere.anatomy import anatomy
 from mutants.anywhere.hooks import hooked
 from mutants.anywhere.stored import layers_of
@@ -34,10 +35,15 @@ def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
     tokens = as_tensor(subject, case.tokens)
     given = positions.to(tokens.device).expand(2, -1)
     with seeded(0), torch.no_grad():
-        for chunk, places in zip(tokens.split(CHUNKS, 1), given.split(CHUNKS, 1), strict=True):
+        for chunk, places in zip(_chunks(tokens), _chunks(given), strict=True):
             logits, cache = subject.cached(chunk, cache, positions=places)
             pieces.append(logits.clone())
     return torch.cat(pieces, 1)
+
+
+def _chunks(values: Tensor) -> tuple[Tensor, Tensor]:
+    """`values` [rows, time] of the two calls."""
+    return values[:, : CHUNKS[0]], values[:, CHUNKS[0] :]
 
 
 def no_positions(subject: Any, dtype: str) -> str | None:
@@ -108,7 +114,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     known = anatomy(subject)
     largest = 0.0
 
-    def look(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def look(path: str, module: nn.Module, args: Any, _kwargs: Any, output: Any) -> Any:
         nonlocal largest
         norm = next(norm for norm in known.norms if norm.path == path)
         gain = gain_of(args[0], output, norm.centred, module.forward(-args[0]))
@@ -154,15 +160,13 @@ def in_bfloat16(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 def orderless(subject: Any, dtype: str) -> str | None:
     """Whether what reads the cache gives the same, but for rounding, with its entries backwards;
     a mask tells them apart."""
-    import inspect
-
-    if "mask" in inspect.signature(subject.cached).parameters:
+    if "mask" in offers_of(subject):
         return None
     case = Case(_case(subject, dtype).tokens, CHUNKS, dtype=dtype)
     expected = reference(subject, case)
     if expected.tolerance is None:
         return None
-    first, second = as_tensor(subject, case.tokens).split(CHUNKS, 1)
+    first, second = _chunks(as_tensor(subject, case.tokens))
     found = []
     for backwards in (False, True):
         with seeded(0), torch.no_grad():

@@ -56,7 +56,7 @@ def modules(
             known = anatomy(call.subject)
             model = getattr(call.subject, "model", None)
             paths = pick(known, model) if isinstance(model, nn.Module) else ()
-            if not paths:
+            if not isinstance(model, nn.Module) or not paths:
                 return call.go()
             with hooked(model, paths, functools.partial(_changed, fault, call, known, model, told)):
                 return call.go()

@@ -39,7 +39,7 @@ def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
     for needed, schedule in PROGRAMS:
         if needed not in {*offers, "cached"}:
             continue
-        columns = sum(e.size if isinstance(e, Padded) else e for e in schedule if _feeds(e))
+        columns = sum(map(_columns, schedule))
         if subject.max_length is not None and columns > subject.max_length:
             continue
         tokens = tuple(
@@ -49,8 +49,11 @@ def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
         yield replace(like, tokens=tokens, schedule=schedule, given=given)
 
 
-def _feeds(entry: Entry) -> bool:
-    return isinstance(entry, int | Padded)
+def _columns(entry: Entry) -> int:
+    """How many columns of the token table `entry` takes."""
+    if isinstance(entry, Padded):
+        return entry.size
+    return entry if isinstance(entry, int) else 0
 
 
 def raises(subject: Any, case: Case) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mutants.anywhere.anatomy import Anatomy
+from mutants.anywhere.anatomy import Anatomy, matrix_of
 from mutants.anywhere.blindness import in_bfloat16
 from mutants.anywhere.hooks import At, modules
 
@@ -47,12 +47,12 @@ def later(known: Anatomy, model: nn.Module) -> Sequence[str]:
 
 def _in_the_first(known: Anatomy, model: nn.Module) -> dict[str, str]:
     """For each projection of a later layer, that at the same place in the first one."""
-    found = {}
+    found: dict[str, str] = {}
     for block in known.blocks[1:]:
         for path in known.projections:
             twin = known.blocks[0] + path.removeprefix(block)
             if path.startswith(f"{block}.") and twin in known.projections:
-                shapes = [model.get_submodule(name).weight.shape for name in (path, twin)]
+                shapes = [matrix_of(model, name).shape for name in (path, twin)]
                 found |= {path: twin} if shapes[0] == shapes[1] else {}
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mutants.anywhere.blindness import in_bfloat16, one_head, one_layer, orderless
@@ -16,7 +15,7 @@ LACKS = "its view shows no keys and values that can be written to"
 ADVICE = "feed a filled cache: two calls or more"
 MANY = "draw a call of two tokens or more, and another after it"
 ROWS = "draw two rows or more"
-wrong: Any = functools.partial(contents, offers=("view",), lacks=LACKS, advice=ADVICE)
+wrong = functools.partial(contents, offers=("view",), lacks=LACKS, advice=ADVICE)
 
 
 def swapped(one: Tensor, other: Tensor) -> None:

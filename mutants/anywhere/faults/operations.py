@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mutants.anywhere.altered import Call
-from mutants.anywhere.blindness import one_head, one_layer, unchanging_caches
+from mutants.anywhere.blindness import one_layer, unchanging_caches
 from mutants.anywhere.kinds import contents, operation
 from mutants.anywhere.stored import Stored, layers_of
 
 LACKS = "its view shows no keys and values that can be written to"
-crop: Any = functools.partial(operation, "crop", advice="draw crops")
-reorder: Any = functools.partial(operation, "reorder", advice="draw reorders of two rows or more")
-loaded: Any = functools.partial(contents, "load", advice="draw a cache saved and loaded")
+crop = functools.partial(operation, "crop", advice="draw crops")
+reorder = functools.partial(operation, "reorder", advice="draw reorders of two rows or more")
+loaded = functools.partial(contents, "load", advice="draw a cache saved and loaded")
 
 
 @crop()

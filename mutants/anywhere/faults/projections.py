@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mutants.anywhere.anatomy import Anatomy
+from mutants.anywhere.anatomy import Anatomy, matrix_of
 from mutants.anywhere.blindness import in_bfloat16, no_biases
 from mutants.anywhere.hooks import At, modules
 
@@ -33,7 +33,7 @@ def last(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
 def twins(known: Anatomy, mixing: bool) -> dict[str, str]:
     """The twin of each projection that has one: in the modules that mix positions, or in the
     others."""
-    found = {}
+    found: dict[str, str] = {}
     for one, other in known.twins:
         if (one.rpartition(".")[0] in known.mixers) == mixing:
             found |= {one: other, other: one}
@@ -56,8 +56,7 @@ def fused(known: Anatomy, model: nn.Module) -> Sequence[str]:
         path
         for path in known.projections
         if path.rpartition(".")[0] in known.mixers
-        and sorted(model.get_submodule(path).weight.shape)[1]
-        == 3 * sorted(model.get_submodule(path).weight.shape)[0]
+        and max(matrix_of(model, path).shape) == 3 * min(matrix_of(model, path).shape)
     ]
 
 

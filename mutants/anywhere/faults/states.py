@@ -1,18 +1,14 @@
-"""What a cache holds is not what was computed: any tensor in it, of keys or of a recurrent state."""
+"""What a cache holds is not what was computed: any tensor in it, keys or a recurrent state."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from mutants.anywhere.blindness import in_bfloat16
 from mutants.anywhere.kinds import contents
 from mutants.anywhere.stored import Stored
 
-wrong: Any = functools.partial(
+wrong = functools.partial(
     contents,
     lacks="its cache holds no floating-point tensor with an axis of rows",
     advice="feed a filled cache: two calls or more",
