@@ -89,7 +89,7 @@ def _changed(
     changed = fault(At(path, x, y, model, known, call.record.memory, again))
     if told.get("placebo") or not torch.equal(changed, y):
         call.reached()
-    changed = changed.to(y.dtype)
+    changed = changed.to(y.dtype).contiguous()
     return type(output)((changed, *output[1:])) if isinstance(output, tuple | list) else changed
 
 

@@ -37,11 +37,12 @@ class Intervention(Mutant):
 
     def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
         """This fault as it fits the subjects of `factory` that `cases` are run on: inapplicable
-        where it meets nothing to change, equivalent where their design hides it in all of them."""
+        where it meets nothing to change in the first MOST settings, equivalent where the design
+        hides it in all. Raises InvalidSubject if that cannot be measured."""
         if self.placebo:
             return self
-        firsts = list({repr(sorted(c.config.items())): c for c in cases}.values())
-        missing = self._missing(factory, firsts)
+        firsts = list({(c.dtype, repr(sorted(c.config.items()))): c for c in cases}.values())
+        missing = self._missing(factory, firsts[:MOST])
         if missing is not None:
             return replace(self, inapplicable=missing)
         return replace(self, equivalent=self._hidden(factory, firsts))
@@ -80,6 +81,8 @@ class Intervention(Mutant):
         return reasons[0]
 
 
+MOST = 12
+"""In how many settings a fault is looked for something to change."""
 NO_OFFER = {"positions": "takes no positions", "mask": "takes no mask"}
 
 

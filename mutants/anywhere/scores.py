@@ -30,7 +30,8 @@ def attention(
     def decorated(fault: Callable[[Tensor], Tensor]) -> Intervention:
         def alter(call: Call) -> Any:
             def change(values: Tensor) -> Tensor:
-                changed = fault(values)
+                # Laid out as what it stands for: a view of one row's is none of all rows.
+                changed = fault(values).contiguous()
                 if told.get("placebo") or not torch.equal(changed, values):
                     call.reached()
                 return changed
