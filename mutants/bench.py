@@ -14,7 +14,7 @@ from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
-from mutants.mutant import VACUITY, Mutant
+from mutants.mutant import ANY, VACUITY, Mutant
 from mutants.result import Result
 
 SECONDS_FOR_CLEAN = 60.0
@@ -223,7 +223,8 @@ def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
         return "inapplicable", mutant.inapplicable
     if tally.errors:
         return "loud", tally.errors[0]
-    if not tally.reached:
+    measured = mutant.subject == ANY and mutant.equivalent is not None
+    if not tally.reached and not measured:
         return "unreached", _with_advice("no case ran the code that it replaces", mutant)
     if mutant.equivalent is not None:
         return "equivalent", mutant.equivalent

@@ -3,6 +3,8 @@ fault that was not caught."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.run import as_tensor, seeded
 from kvfuzz.subject import offers_of
-from mutants.anywhere.anatomy import anatomy
+from mutants.anywhere.anatomy import anatomy, called, hidden
 from mutants.anywhere.hooks import hooked
 from mutants.anywhere.stored import layers_of
 
@@ -112,31 +114,40 @@ def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     """Whether the norms multiply by nothing but one."""
     known = anatomy(subject)
+    if not known.norms:
+        return None
     largest = 0.0
 
-    def look(path: str, module: nn.Module, args: Any, _kwargs: Any, output: Any) -> Any:
+    def look(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         nonlocal largest
         norm = next(norm for norm in known.norms if norm.path == path)
-        gain = gain_of(args[0], output, norm.centred, module.forward(-args[0]))
+        x = hidden(args, kwargs)
+        assert x is not None
+        gain = gain_of(functools.partial(called, module, args, kwargs), x, norm.centred)
         largest = max(largest, float((gain - 1).abs().max()))
         return output
 
     tokens = as_tensor(subject, ((1 % subject.vocab_size, 2 % subject.vocab_size),))
     with seeded(0), torch.no_grad(), hooked(subject.model, [n.path for n in known.norms], look):
         subject.uncached(tokens)
-    return "the weight of every norm is one" if largest < UNIT else None
+    return "the weight of every norm is one" if largest < NEAR_ONE else None
 
 
-UNIT = 1e-3
-"""How far from one a gain may be: the epsilon of a norm moves it too."""
+LOUD, LOUD_IN_HALF = 1e5, 1e2
+"""How large the entries are made by which a gain is measured: the epsilon counts for nothing."""
+NEAR_ONE = 1e-4
+"""How far from one a gain of one may be measured."""
 
 
-def gain_of(x: Tensor, y: Tensor, centred: bool, mirrored: Tensor) -> Tensor:
-    """What a norm multiplied by, [..., width], where it gave `y` for `x` and `mirrored` for -x:
-    both hold its bias. One where that cannot be told, as for an entry of nought."""
-    plain = normalised(x, centred)
-    gain = (y - mirrored) / 2 / plain
-    return torch.where(plain.abs() > UNIT, gain, torch.ones_like(gain))
+def gain_of(again: Callable[[Tensor], Tensor], x: Tensor, centred: bool) -> Tensor:
+    """What a norm multiplies by, like `x` [..., width]; `again` calls it. One where that cannot be
+    told, since the entry is nought."""
+    size = LOUD_IN_HALF if x.dtype in (torch.float16, torch.bfloat16) else LOUD
+    loud = x / x.abs().amax(-1, keepdim=True).clamp_min(1e-30) * size
+    plain = normalised(loud, centred)
+    gain = (again(loud) - again(-loud)) / 2 / plain
+    told = (plain.abs() > 1e-3) & (gain.abs() > 1e-6)
+    return torch.where(told, gain, torch.ones_like(gain))
 
 
 def normalised(x: Tensor, centred: bool) -> Tensor:
@@ -149,7 +160,8 @@ def no_biases(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     """Whether the biases of all projections are nought."""
     owners = (subject.model.get_submodule(path) for path in anatomy(subject).projections)
     biases = [owner.bias for owner in owners if isinstance(getattr(owner, "bias", None), Tensor)]
-    return None if any(bool(bias.any()) for bias in biases) else "the bias of every projection is 0"
+    hidden = biases and not any(bool(bias.any()) for bias in biases)
+    return "the bias of every projection is nought" if hidden else None
 
 
 def in_bfloat16(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
@@ -159,15 +171,17 @@ def in_bfloat16(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 def orderless(subject: Any, dtype: str) -> str | None:
     """Whether what reads the cache gives the same, but for rounding, with its entries backwards;
-    a mask tells them apart."""
-    if "mask" in offers_of(subject):
+    a mask tells them apart, and so does a crop."""
+    if {"mask", "crop"} & offers_of(subject):
         return None
     case = Case(_case(subject, dtype).tokens, CHUNKS, dtype=dtype)
     expected = reference(subject, case)
     if expected.tolerance is None:
         return None
     first, second = _chunks(as_tensor(subject, case.tokens))
-    found = []
+    found: list[Tensor] = []
+    if not _layers(subject):
+        return None
     for backwards in (False, True):
         with seeded(0), torch.no_grad():
             _, cache = subject.cached(first, subject.new_cache(2))
@@ -177,4 +191,4 @@ def orderless(subject: Any, dtype: str) -> str | None:
     bound = expected.tolerance.between(CHUNKS[0], sum(CHUNKS))
     if bool(compare(found[1], found[0], bound).diverges.any()):
         return None
-    return "its entries may stand in any order, and no mask tells them apart"
+    return "its entries may stand in any order, and no mask or crop tells them apart"

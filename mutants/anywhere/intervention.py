@@ -11,7 +11,7 @@ from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subject import Factory, offers_of
 from mutants.anywhere.altered import Alter, Altered
-from mutants.anywhere.probing import built, probes, raises
+from mutants.anywhere.probing import probes, raises
 from mutants.mutant import ANY, Mutant
 
 Blind = Callable[[Any, str], str | None]
@@ -37,30 +37,32 @@ class Intervention(Mutant):
 
     def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
         """This fault as it fits the subjects of `factory` that `cases` are run on: inapplicable
-        where it meets nothing to change in the first MOST settings, equivalent where the design
-        hides it in all. Raises InvalidSubject if that cannot be measured."""
-        if self.placebo:
-            return self
+        where they lack what it needs, or where it meets nothing to change in the first MOST
+        settings; equivalent where their design hides it in all. Raises InvalidSubject if that
+        cannot be measured."""
         firsts = list({(c.dtype, repr(sorted(c.config.items()))): c for c in cases}.values())
-        missing = self._missing(factory, firsts[:MOST])
-        if missing is not None:
-            return replace(self, inapplicable=missing)
-        return replace(self, equivalent=self._hidden(factory, firsts))
+        if self.placebo or not firsts:
+            return self
+        offers = offers_of(factory.subject(firsts[0]), factory.name)
+        for word in self.offers:
+            if word not in offers:
+                lacking = NO_OFFER.get(word, f"offers no {word}")
+                return replace(self, inapplicable=f"the subject {lacking}")
+        hidden = self._hidden(factory, firsts)
+        if hidden is not None:
+            return replace(self, equivalent=hidden)
+        acts = any(self._acts(factory, first) for first in firsts[:MOST])
+        return self if acts else replace(self, inapplicable=self.lacks)
 
-    def _missing(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
-        """Why the fault has nothing to change; None if it has."""
-        for first in firsts:
-            subject = built(factory, first)
-            offers = offers_of(subject, factory.name)
-            absent = [word for word in self.offers if word not in offers]
-            if absent:
-                return f"the subject {NO_OFFER.get(absent[0], f'offers no {absent[0]}')}"
-            for case in probes(subject, first, offers):
-                faulty = self.into(subject, case.dtype)
-                # What raises before it acts is for the campaign to call loud.
-                if (raises(faulty, case) and not raises(subject, case)) or faulty.reached:
-                    return None
-        return self.lacks
+    def _acts(self, factory: Factory, first: Case) -> bool:
+        """Whether the fault has something to change in the subject that `first` is run on."""
+        subject = factory.subject(first)
+        for case in probes(subject, first, offers_of(subject, factory.name)):
+            faulty = self.into(subject, case.dtype)
+            # What raises before it acts is for the campaign to call loud.
+            if (raises(faulty, case) and not raises(subject, case)) or faulty.reached:
+                return True
+        return False
 
     def _hidden(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
         """Why the fault shows on no subject; None if it shows on one."""
@@ -69,7 +71,7 @@ class Intervention(Mutant):
         reasons = []
         for first in firsts:
             try:
-                reason = self.blind(built(factory, first), first.dtype)
+                reason = self.blind(factory.subject(first), first.dtype)
             except KvfuzzError:
                 raise
             except Exception as error:

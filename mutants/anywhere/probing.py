@@ -11,7 +11,6 @@ from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, seeded
 from kvfuzz.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
-from kvfuzz.subject import Factory
 
 ROWS = 3
 PROGRAMS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
@@ -25,11 +24,6 @@ PROGRAMS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
     ("cached", (3, New(ROWS), 2, 1)),
 )
 """What each needs of a subject, and its schedule."""
-
-
-def built(factory: Factory, case: Case) -> Any:
-    """The subject that `case` runs on."""
-    return factory.subject(case)
 
 
 def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:

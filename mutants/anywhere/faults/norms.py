@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from mutants.anywhere.anatomy import Anatomy
-from mutants.anywhere.blindness import normalised, unit_gains
+from mutants.anywhere.blindness import gain_of, unit_gains
 from mutants.anywhere.hooks import At, modules
 
 LACKS = "no module of a torch model that it has as `model` normalises"
@@ -43,8 +43,8 @@ def last_skipped(at: At) -> Tensor:
 @modules(every, LACKS, blind=unit_gains)
 def weights_ignored(at: At) -> Tensor:
     """No norm multiplies by its weight."""
-    mirrored = at.again(-at.x)
-    return normalised(at.x, at.norm.centred) + (at.y + mirrored) / 2
+    bias = (at.y + at.again(-at.x)) / 2
+    return (at.y - bias) / gain_of(at.again, at.x, at.norm.centred) + bias
 
 
 @modules(every, LACKS, advice="draw a call of two tokens or more")
