@@ -28,7 +28,8 @@ MEANING = {
     "timed_out": "it took longer than it may",
     "loud": "it raised, so that no checker is needed to see it",
     "invalid": "the fault does not fit the subject, or breaks its own promise",
-    "equivalent": "declared, with a reason, to change nothing that can be seen",
+    "equivalent": "declared or measured, with a reason, to change nothing that can be seen",
+    "inapplicable": "the subject has nothing for the fault to change, or lacks what it needs",
 }
 
 

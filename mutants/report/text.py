@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -12,10 +15,10 @@ from mutants.registry import everything
 from mutants.result import DECIDED, Result, Score, counted, percent_killed, percent_text
 from mutants.schedules import by_schedule
 
-SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent", "inapplicable")
-
+SHOWN = ("survived", "unreached", "timed_out", "loud", "invalid", "equivalent")
 ASIDE = ("loud", "invalid", "equivalent", "inapplicable")
 """What is told beside the score, never inside it."""
+COLUMNS = tuple(state for state in STATES if state != "inapplicable")
 
 
 def render(score: Score, console: Console) -> None:
@@ -26,6 +29,8 @@ def render(score: Score, console: Console) -> None:
         for result in score.results:
             if result.state == state:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
+    for line in inapplicable_lines(score.results):
+        console.print(line, soft_wrap=True, highlight=False)
     for placebo in score.placebos:
         if placebo.state not in ("survived", "unreached"):
             console.print(result_line(placebo), soft_wrap=True, highlight=False)
@@ -76,10 +81,23 @@ def result_line(result: Result) -> str:
     return escape(f"{result.state.upper()} {result.id}{description}{reason}")
 
 
+def inapplicable_lines(results: Sequence[Result]) -> list[str]:
+    """What the subject lacks for faults to be put into it, with how many of each operator that
+    concerns."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.state == "inapplicable":
+            found.setdefault(result.reason or "", Counter())[result.operator] += 1
+    return [
+        escape(f"INAPPLICABLE {', '.join(f'{n} of {name}' for name, n in of.items())}: {reason}")
+        for reason, of in sorted(found.items())
+    ]
+
+
 def _table(score: Score) -> Table:
     table = Table(title="mutants by operator", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("operator", no_wrap=True)
-    for state in STATES:
+    for state in COLUMNS:
         table.add_column(state.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     for operator in sorted({result.operator for result in score.results}):
@@ -92,5 +110,5 @@ def _table(score: Score) -> Table:
 
 def _cells(results: list[Result]) -> list[str]:
     counts = counted(results)
-    shown = [str(counts[state]) if counts[state] else "." for state in STATES]
+    shown = [str(counts[state]) if counts[state] else "." for state in COLUMNS]
     return [*shown, percent_text(percent_killed(counts), 0)]

@@ -3,6 +3,7 @@
 import copy
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from kvfuzz.agreement import check
 from kvfuzz.cli import cli
 from kvfuzz.errors import UsageError
-from kvfuzz.expectations import Expectation
+from kvfuzz.expectations import Expectation, read_expectations
 from kvfuzz.loading import Options, load
 from kvfuzz.run import run_cached, run_uncached
 from mutants import registry
@@ -19,11 +20,12 @@ from mutants.anywhere.faults.placebos import passes_on
 from mutants.anywhere.hooks import modules
 from mutants.anywhere.kinds import contents, feeding, operation
 from mutants.anywhere.probing import probes
-from mutants.bench import Bench, judged
+from mutants.bench import Bench, baseline, judged
 from mutants.mutant import steps
 from mutants.registry import find, interventions, library, select
 from mutants.score import prepared_bench, score
 
+ROOT = Path(__file__).parents[2]
 OFFERING = "tests.subjects.anywhere:Offering"
 SCORED = [i for i, one in interventions().items() if not one.placebo]
 PLACEBOS = [i for i, one in interventions().items() if one.placebo]
@@ -66,7 +68,10 @@ def test_a_design_that_hides_a_fault_is_measured(bench, mutant_id, design, reaso
 
 def test_entries_in_another_order_show_where_distance_counts(bench):
     """Attention does not see the order of entries, unless by a bias for distance; a crop does."""
-    mutant, uncropped = find("entries.keys_and_values_backwards"), "tests.subjects.anywhere:Uncropped"
+    mutant, uncropped = (
+        find("entries.keys_and_values_backwards"),
+        "tests.subjects.anywhere:Uncropped",
+    )
     assert judged(bench, mutant).state == "killed"
     found = prepared_bench(uncropped, Options(), 40, 5, shrink=False)
     assert "in any order" in judged(found, mutant).reason
@@ -119,6 +124,22 @@ def test_every_fault_of_a_decoder_without_a_mask_is_killed_or_explained(bench):
             assert result.reason
 
 
+def test_a_hundred_faults_are_there_for_a_model_of_transformers():
+    """And those that its design hides are the same whenever they are measured."""
+    pytest.importorskip("transformers")
+    expected = read_expectations(ROOT / "benchmarks" / "exclusions" / "transformers.json")
+    llama = prepared_bench("transformers:llama", Options(), 30, 5, shrink=False, expected=expected)
+    cases = [llama.case(index) for index in llama.indices]
+    settled = {i: find(i).settled(llama.factory, cases) for i in SCORED}
+    hidden = {i for i, one in settled.items() if one.equivalent}
+    absent = {i for i, one in settled.items() if one.inapplicable}
+    assert hidden == {"positions.all_one_too_far"}
+    assert absent == {"projections.biases_ignored", "projections.thirds_swapped"}
+    assert baseline(llama) is None
+    for mutant_id in ("projections.swapped_where_positions_mix", "masks.forgotten"):
+        assert judged(llama, find(mutant_id)).state == "killed"
+
+
 def test_what_raises_is_loud_also_before_it_acts(bench):
     """Nothing that raises is a kill, or is passed over as inapplicable."""
 
@@ -163,7 +184,9 @@ def test_the_model_and_the_uncached_path_are_left_as_they_were(mutant_id):
         _, cache = faulty.cached(chunk, cache)
         assert torch.equal(run_uncached(faulty, rows), expected)
     assert hooks_of(subject.model) == hooks == []
-    assert all(torch.equal(value, before[name]) for name, value in subject.model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in subject.model.state_dict().items()
+    )
     assert check(subject, steps(3, 1, 2, rows=2)).status == "agreed"
 
 
@@ -217,7 +240,9 @@ def test_which_faults_are_scored():
 
 def test_the_zoo_is_scored_by_them_when_asked(capsys):
     """Its recurrent layers and windows too."""
-    found = score("zoo:rope", anywhere=True, operators=["tokens"], examples=60, seed=1, shrink=False)
+    found = score(
+        "zoo:rope", anywhere=True, operators=["tokens"], examples=60, seed=1, shrink=False
+    )
     assert found.verdict == "killed"
     assert {result.operator for result in found.results} == {"tokens"}
 
