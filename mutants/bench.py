@@ -65,11 +65,15 @@ class Bench:
         drawn = self.campaign.cases[index]
         return drawn if mutant is None else mutant.fitted(drawn)
 
+    def key(self, index: int, case: Case) -> tuple[int, str]:
+        """What tells `case`, number `index` with some settings, among those made ready."""
+        return index, repr(sorted(case.config.items()))
+
     def prepared(self, index: int, mutant: Mutant | None = None) -> Prepared:
         """Case number `index` as `mutant` needs it. Raises Unsound if the clean subject diverges on
         a case that was not drawn like that."""
         case = self.case(index, mutant)
-        key = index, repr(sorted(case.config.items()))
+        key = self.key(index, case)
         if key not in self.ready:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)

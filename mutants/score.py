@@ -20,8 +20,9 @@ from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
+from mutants.anywhere.drawing import telling
 from mutants.bench import Bench, Campaign, Unsound, baseline, judged, left_changed
-from mutants.mutant import Mutant
+from mutants.mutant import ANY, Mutant
 from mutants.registry import find, select
 from mutants.result import NOT_KILLED, Result, Score, counted, percent_killed
 from mutants.witnessing import with_witness
@@ -68,6 +69,8 @@ def score(
         expected=expected,
     )
     started = time.time()
+    if scored[0].subject == ANY:
+        bench = telling(bench)
     if progress is not None:
         progress(None, len(scored))
     reason, watched = baseline(bench), []

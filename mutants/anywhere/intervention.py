@@ -74,13 +74,15 @@ class Intervention(Mutant):
                 reason = self.blind(factory.subject(first), first.dtype)
             except KvfuzzError:
                 raise
+            except NotImplementedError:
+                continue  # no case with these settings can be run either
             except Exception as error:
                 text = f"{self.id} could not be measured on {factory.name}: {one_line(error)}"
                 raise InvalidSubject(text) from error
             if reason is None:
                 return None
             reasons.append(reason)
-        return reasons[0]
+        return reasons[0] if reasons else None
 
 
 MOST = 12

@@ -70,7 +70,7 @@ def reorders_backwards(call: Call) -> Any:
     return call.real(cache, rows.flip(0))
 
 
-@reorder()
+@reorder(advice="draw reorders of three rows or more")
 def reorders_by_the_inverse(call: Call) -> Any:
     """Row i goes to place rows[i], in place of coming from there."""
     cache, rows = call.args
