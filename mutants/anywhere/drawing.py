@@ -1,4 +1,4 @@
-"""The cases on which somebody's model is scored: those of which it can be told whether it agrees."""
+"""The cases that somebody's model is scored on: those that can tell whether it agrees."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mutants.bench import Bench, Prepared, expected_of
 
 
 def telling(bench: Bench) -> Bench:
-    """`bench` with as many cases that are no waste: as in a hunt, what the clean subject refuses,
-    what is too weak to tell, and what is expected to diverge is drawn again, once for each case
-    that was asked for. One that diverges is kept, for the baseline to report."""
+    """`bench` with cases that are no waste: as in a hunt, what the clean subject refuses, what is
+    too weak to tell, and what is expected to diverge is drawn again, as often as cases were asked
+    for. One that diverges is kept, for the baseline to report."""
     plan = bench.campaign.plan
     cases: list[Case] = []
     ready: dict[tuple[int, str], Prepared] = {}

@@ -179,3 +179,12 @@ class Uncropped(Offering):
     """One that cannot crop."""
 
     crop = None
+
+
+class Refusing(Offering):
+    """One that crops no more than one slot."""
+
+    def crop(self, cache, count):
+        if count > 1:
+            raise NotImplementedError("more than one slot")
+        return super().crop(cache, count)
