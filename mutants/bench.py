@@ -6,17 +6,19 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvfuzz.agreement import Reference, check_against, reference
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject
+from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.verdict import Verdict
 from mutants.campaign import Campaign
 from mutants.equivalents import unconfirmed
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
-from mutants.mutant import VACUITY, Mutant
+from mutants.mutant import ANY, VACUITY, Mutant
 from mutants.ordering import likely_first
 from mutants.result import Result
 from mutants.schedules import Trait, program_traits
@@ -43,6 +45,12 @@ class Bench:
     campaign: Campaign
     ready: dict[tuple[int, str], Prepared] = field(default_factory=dict)
 
+    @cached_property
+    def indices(self) -> tuple[int, ...]:
+        """The numbers of the cases that mutants meet: all but those expected to diverge."""
+        cases = enumerate(self.campaign.cases)
+        return tuple(i for i, case in cases if not expected_of(self.campaign.plan, case))
+
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
         drawn = self.campaign.cases[index]
@@ -51,20 +59,25 @@ class Bench:
     def order(self, mutant: Mutant) -> list[int]:
         """The indices of the cases in the order in which `mutant` meets them: as they were drawn
         if it meets all."""
-        cases = self.campaign.cases
         if self.campaign.matrix:
-            return list(range(len(cases)))
-        return likely_first(mutant, cases, self._traits)
+            return list(self.indices)
+        met = set(self.indices)
+        likely = likely_first(mutant, self.campaign.cases, self._traits)
+        return [index for index in likely if index in met]
 
     @functools.cached_property
     def _traits(self) -> list[frozenset[Trait]]:
         return [program_traits(case) for case in self.campaign.cases]
 
+    def key(self, index: int, case: Case) -> tuple[int, str]:
+        """What tells `case`, number `index` with some settings, among those made ready."""
+        return index, repr(sorted(case.config.items()))
+
     def prepared(self, index: int, mutant: Mutant | None = None) -> Prepared:
         """Case number `index` as `mutant` needs it. Raises Unsound if the clean subject diverges on
         a case that was not drawn like that."""
         case = self.case(index, mutant)
-        key = index, repr(sorted(case.config.items()))
+        key = self.key(index, case)
         if key not in self.ready:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)
@@ -84,12 +97,19 @@ class Bench:
             fitted = f" with {', '.join(f'{n} {v}' for n, v in other.items())}" if other else ""
             raise Unsound(
                 f"the unmutated {name} diverges on case {index}{fitted}: "
-                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}"
+                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}, or leave out what is "
+                "expected to diverge by --expect FILE"
             )
         return verdict.rows
 
 
 _NONE = object()
+
+
+def expected_of(plan: Plan, case: Case) -> bool:
+    """Whether `case` is one of those that are expected to diverge without a fault."""
+    verdict = Verdict("diverged")
+    return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)
 
 
 class Unsound(Exception):
@@ -102,7 +122,7 @@ def baseline(bench: Bench) -> str | None:
     On the cases as they were drawn: one that is fitted to a mutant is judged when it is made.
     """
     rows = 0
-    for index in range(len(bench.campaign.cases)):
+    for index in bench.indices:
         try:
             rows += bench.require_clean(bench.prepared(index), index, "agreement")
         except Unsound as unsound:
@@ -122,7 +142,8 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
     state, reason = None, None
     try:
         with time_limit(limits.seconds) as check_time:
-            for index in bench.order(mutant):
+            mutant = mutant.settled(bench.factory, [bench.case(i) for i in bench.indices])
+            for index in () if mutant.inapplicable else bench.order(mutant):
                 check_time()
                 if tally.calls >= limits.calls:
                     state, reason = "timed_out", f"no kill in {limits.calls} forward calls"
@@ -167,7 +188,7 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
     subject no longer agrees on the case that killed it, or else the last that it met; None if it
     does."""
-    index = max(result.ran - 1, 0) if result.killed_by is None else result.killed_by
+    index = bench.indices[max(result.ran - 1, 0)] if result.killed_by is None else result.killed_by
     try:
         with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.limits.seconds)):
             item = bench.prepared(index, mutant)
@@ -232,11 +253,20 @@ def met_by(item: Prepared, mutant: Mutant) -> Met:
 
 
 def _unkilled(mutant: Mutant, tally: _Tally) -> tuple[str, str | None]:
+    if mutant.inapplicable is not None:
+        return "inapplicable", mutant.inapplicable
     if tally.errors:
         return "loud", tally.errors[0]
-    if not tally.reached:
-        return "unreached", "no case ran the code that it replaces"
+    measured = mutant.subject == ANY and mutant.equivalent is not None
+    if not tally.reached and not measured:
+        return "unreached", _with_advice("no case ran the code that it replaces", mutant)
     if mutant.equivalent is not None:
+        if measured:
+            return "equivalent", mutant.equivalent
         doubt = unconfirmed(mutant)
         return ("invalid", doubt) if doubt else ("equivalent", mutant.equivalent)
-    return "survived", None
+    return "survived", mutant.advice or None
+
+
+def _with_advice(reason: str, mutant: Mutant) -> str:
+    return f"{reason}; to catch it {mutant.advice}" if mutant.advice else reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from kvfuzz.calibration import from_json as calibration_of
 from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
+from kvfuzz.expectations import Expectation
 from kvfuzz.loading import Options, load
 from kvfuzz.rounds import Plan
 from kvfuzz.strategies import space_of
@@ -65,6 +66,7 @@ class Campaign:
             "dtype": options.dtype,
             "config": dict(options.config),
             "calibration": (calibration.to_json(), calibration.path) if calibration else None,
+            "expected": [asdict(each) for each in self.plan.expected],
             "seed": self.plan.seed,
             "examples": self.plan.examples,
             "matrix": self.matrix,
@@ -81,8 +83,17 @@ def read(data: dict[str, Any]) -> tuple[Factory, Campaign]:
     calibration = calibration_of(*data["calibration"]) if data["calibration"] else None
     options = Options(data["device"], data["dtype"], data["config"], calibration)
     factory = load(data["subject"], options)
+    expected = tuple(
+        Expectation(**{**each, "elements": tuple(each["elements"])}) for each in data["expected"]
+    )
     plan = Plan(
-        data["subject"], options, space_of(factory), data["seed"], data["examples"], until=None
+        data["subject"],
+        options,
+        space_of(factory),
+        data["seed"],
+        data["examples"],
+        until=None,
+        expected=expected,
     )
     limits = Limits(data["calls"], data["seconds_per_mutant"], data["megabytes"])
     cases = tuple(map(Case.from_json, data["cases"]))

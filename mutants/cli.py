@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     "--pairs", type=click.IntRange(min=0), default=0, metavar="N",
     help="Score N pairs of these mutants too, drawn under the seed.",
 )  # fmt: skip
+@click.option(
+    "--anywhere", is_flag=True, help="Score the faults that fit any subject, not those of its own.",
+)  # fmt: skip
+@click.option(
+    "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Divergences that are expected without a fault; such cases are left out.",
+)  # fmt: skip
 @examples_option("default 200")
 @time_option
 @seed_option
@@ -60,6 +67,8 @@ def score(
     ids: tuple[str, ...],
     operators: tuple[str, ...],
     pairs: int,
+    anywhere: bool,
+    expect_file: Path | None,
     examples: int | None,
     seconds: float | None,
     seed: int | None,
@@ -86,6 +95,7 @@ def score(
     Exit code 0 if all mutants are killed (with --matrix by what they declare), 1 if some are not, 3
     if there is no score.
     """
+    from kvfuzz.expectations import read_expectations
     from kvfuzz.files import check_writable
     from mutants.gate import read_gate
     from mutants.journal import NAME as JOURNAL
@@ -95,6 +105,7 @@ def score(
     gate = read_gate(fail_under, baseline_file, subject, outputs.files)
     check_outputs(outputs)
     check_writable(folder / "witnesses" / "witness.json")
+    expected = read_expectations(expect_file) if expect_file else ()
     prepare_torch()
     options = options_of(device, dtype, attn, config_file)
     options = calibrated(options, subject, folder, calibration_file)
@@ -125,6 +136,8 @@ def score(
             options=options,
             progress=progress,
             command=same_again,
+            anywhere=anywhere,
+            expected=expected,
         )
     return _told(result, folder, outputs, gate, by is not None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from kvfuzz.injection import Fault, Faulty
 from kvfuzz.laws import LAWS
 from kvfuzz.schedule import Entry, Padded
 from kvfuzz.sites import Site
+from kvfuzz.subject import Factory
 
 ZOO = "kvfuzz.zoo"
 CACHED = f"{ZOO}.cached"
@@ -26,8 +27,11 @@ LATENT = "latent"
 LOCATED = ("agreement", LATENT)
 """What tells a fault that has a site: the first state that differs."""
 STATES = (
-    "killed", "survived", "unreached", "timed_out", "loud", "crashed", "invalid", "equivalent"
-)  # fmt: skip
+    *("killed", "survived", "unreached", "timed_out"),
+    *("loud", "crashed", "invalid", "equivalent", "inapplicable"),
+)
+ANY = "any"
+"""The subject of a fault that fits every one (`mutants.anywhere`)."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Mutant:
     `needs` are the settings with which the fault makes sense, by field; `fitted` cases have one of
     them. `law` is what sees it (`kvfuzz.laws`, VACUITY or LATENT): besides agreement a case is
     judged by that. With `both` the targets are replaced in the uncached path too.
+
+    `advice` says what to draw so that it is caught, and `inapplicable` why the subject that is
+    scored has nothing for it to change.
     """
 
     operator: str
@@ -64,6 +71,8 @@ class Mutant:
     needs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     law: str = "agreement"
     both: bool = False
+    advice: str = ""
+    inapplicable: str | None = None
 
     @property
     def id(self) -> str:
@@ -107,6 +116,10 @@ class Mutant:
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether the fault makes sense with these `settings`, which someone has fixed."""
         return all(settings.get(name, fit[0]) in fit for name, fit in self.needs.items())
+
+    def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:  # noqa: ARG002
+        """This fault as it fits the subjects of `factory` that `cases` are run on: as it is."""
+        return self
 
     def into(self, subject: Any, dtype: str, size: float | None = None) -> Faulty:
         """`subject`, which runs in `dtype`, with this fault in its cached path, at another `size`

@@ -16,10 +16,11 @@ from typing import Any
 
 from kvfuzz.errors import UsageError, one_line
 from kvfuzz.near import near
-from mutants.mutant import Mutant
+from mutants.mutant import ANY, Mutant
 from mutants.pairs import JOIN, Pair, pair
 
 HOME = "mutants.faults"
+ANYWHERE = "mutants.anywhere.faults"
 GROUP = "kvfuzz.mutants"
 
 
@@ -27,8 +28,23 @@ GROUP = "kvfuzz.mutants"
 def library() -> dict[str, Mutant]:
     """Every mutant by its id, sorted. Raises UsageError if two have the same id, or if a package
     that offers mutants does not import."""
+    return _found({HOME, *(entry.value for entry in entry_points(group=GROUP))})
+
+
+@functools.cache
+def interventions() -> dict[str, Mutant]:
+    """The faults that fit any subject, by id, sorted."""
+    return _found({ANYWHERE})
+
+
+def everything() -> dict[str, Mutant]:
+    """The library and the interventions, by id."""
+    return {**library(), **interventions()}
+
+
+def _found(names: set[str]) -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for module in _modules():
+    for module in _modules(names):
         for thing in vars(module).values():
             if not isinstance(thing, Mutant) or thing.fault.__module__ != module.__name__:
                 continue
@@ -47,7 +63,7 @@ def find(mutant_id: str) -> Mutant:
     first, join, second = mutant_id.partition(JOIN)
     if join:
         return pair(find(first), find(second))
-    known = library()
+    known = everything()
     if mutant_id not in known:
         raise UsageError(
             f"there is no mutant {mutant_id!r}{near(mutant_id, known)}: see `kvfuzz mutants`"
@@ -56,9 +72,12 @@ def find(mutant_id: str) -> Mutant:
 
 
 def known(mutant_id: str) -> Mutant | None:
-    """The mutant called `mutant_id`; None for one that is no longer in the library, as a former
-    result may name it."""
-    return library().get(mutant_id)
+    """The mutant called `mutant_id`; None for one that there is no longer, as a former result may
+    name it."""
+    try:
+        return find(mutant_id)
+    except UsageError:
+        return None
 
 
 def select(
@@ -66,17 +85,20 @@ def select(
     ids: tuple[str, ...] = (),
     operators: tuple[str, ...] = (),
     fixed: Mapping[str, Any] | None = None,
+    anywhere: bool = False,
 ) -> tuple[list[Mutant], list[Mutant]]:
-    """The mutants of `subject` to score, and the placebos and canaries that watch over them.
+    """The mutants of `subject` to score, and the placebos and canaries that watch over them: those
+    that the library has for it or, if it has none or by `anywhere`, those that fit any subject.
 
     `ids` and `operators` restrict the mutants, and so do settings that are `fixed`. Raises
     UsageError for an unknown one, for one of another subject, or if none is left.
     """
-    offered = [
-        mutant
-        for mutant in library().values()
-        if matches(mutant, subject) and mutant.fits(fixed or {})
-    ]
+    own = [mutant for mutant in library().values() if matches(mutant, subject)]
+    asked = any(find(mutant_id).subject == ANY for mutant_id in ids) or any(
+        mutant.operator in operators for mutant in interventions().values()
+    )
+    known = interventions().values() if anywhere or asked or not own else own
+    offered = [mutant for mutant in known if mutant.fits(fixed or {})]
     of_operators(operators)
     chosen = [_fitting(mutant_id, subject) for mutant_id in ids]
     wanted = {mutant.id for mutant in chosen}
@@ -89,12 +111,14 @@ def select(
     ]
     scored += [mutant for mutant in chosen if isinstance(mutant, Pair)]
     if not scored:
-        subjects = sorted({mutant.subject for mutant in library().values()})
+        subjects = sorted({mutant.subject for mutant in everything().values()})
         raise UsageError(
             f"no mutant to score for subject {subject!r}: the library has faults for "
             f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
         )
-    return scored, [mutant for mutant in offered if mutant.watches]
+    watch = [mutant for mutant in offered if mutant.watches]
+    # A package's own faults are watched over by those that fit any subject.
+    return scored, watch or [mutant for mutant in interventions().values() if mutant.watches]
 
 
 def _fitting(mutant_id: str, subject: str) -> Mutant:
@@ -107,23 +131,22 @@ def _fitting(mutant_id: str, subject: str) -> Mutant:
 
 def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
     """The mutants of `operators`, or all. Raises UsageError for an unknown operator."""
-    known = sorted({mutant.operator for mutant in library().values()})
+    known = sorted({mutant.operator for mutant in everything().values()})
     for operator in operators:
         if operator not in known:
             raise UsageError(
                 f"there is no operator {operator!r}{near(operator, known)}: choose from "
                 f"{', '.join(known)}"
             )
-    return [m for m in library().values() if not operators or m.operator in operators]
+    return [m for m in everything().values() if not operators or m.operator in operators]
 
 
 def matches(mutant: Mutant, subject: str) -> bool:
     """Whether `mutant` can be put into `subject`: `zoo` stands for every decoder of the zoo."""
-    return mutant.subject in (subject, subject.partition(":")[0])
+    return mutant.subject in (ANY, subject, subject.partition(":")[0])
 
 
-def _modules() -> Iterator[ModuleType]:
-    names = {HOME, *(entry.value for entry in entry_points(group=GROUP))}
+def _modules(names: set[str]) -> Iterator[ModuleType]:
     for name in sorted(names):
         module = _imported(name)
         yield module

@@ -10,7 +10,7 @@ from kvfuzz.case import Case
 from kvfuzz.families import ELEMENTS, elements
 from kvfuzz.laws import LAWS
 from mutants.mutant import VACUITY
-from mutants.registry import library
+from mutants.registry import everything
 from mutants.result import Result, Score
 
 SETTINGS = ("cache", "mix")
@@ -71,7 +71,7 @@ def schedule_json(score: Score) -> dict[str, dict[str, Any]]:
 def _kills(score: Score, result: Result) -> Iterator[frozenset[Trait]]:
     """The traits of each kill of `result`: those of the case, as it was fitted to the mutant, and
     the law that it broke."""
-    known = library().get(result.id)
+    known = everything().get(result.id)
     for index, law in zip(result.kills, result.laws, strict=True):
         case = score.cases[index]
         yield traits_of(known.fitted(case) if known else case) | {("law", law)}

@@ -19,15 +19,17 @@ from typing import Any
 from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import UsageError
+from kvfuzz.expectations import Expectation
 from kvfuzz.loading import Options, load
 from kvfuzz.rounds import Plan, drawn_cases, fresh_seed
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Factory
+from mutants.anywhere.drawing import telling
 from mutants.bench import Bench, baseline
 from mutants.campaign import EXAMPLES, Campaign, Limits, digest_of, identity_of
 from mutants.item import judged_item, not_begun
 from mutants.journal import Journal
-from mutants.mutant import Mutant
+from mutants.mutant import ANY, Mutant
 from mutants.pairs import all_pairs, drawn_pairs, with_masking
 from mutants.promises import unkept
 from mutants.registry import find, library, select
@@ -57,6 +59,8 @@ def score(
     options: Options | None = None,
     progress: Callable[[Result | None, int], None] = lambda _result, _total: None,
     command: Callable[[int], str] = lambda _seed: "",
+    anywhere: bool = False,
+    expected: Sequence[Expectation] = (),
 ) -> Score:
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh; that of the campaign that is resumed).
@@ -68,6 +72,9 @@ def score(
     and which a fault may end. (With processes the calling script needs a
     `if __name__ == "__main__"`, as for all of Python's.)
 
+    By `anywhere` the faults that fit any subject are scored in place of the subject's own. Cases
+    that are `expected` to diverge without a fault are left out.
+
     With a `journal` what is finished is kept in that file, and with `resume` what is finished there
     is not judged again. `progress` is called with each result (None before the first) and the
     number to come in all; what `command` says gives this again under the seed is kept.
@@ -77,24 +84,26 @@ def score(
     """
     _check(workers, seconds, journal, resume)
     options, started = options or Options(), time.time()
-    scored, watch = select(subject, tuple(ids), tuple(operators), options.config)
+    scored, watch = select(subject, tuple(ids), tuple(operators), options.config, anywhere)
     kept = Journal(journal) if journal else None
     factory = load(subject, options)
 
-    def campaign(under: int) -> Campaign:
-        return campaign_of(factory, options, examples, under, matrix, shrink, limits)
+    def drawn(under: int) -> Bench:
+        chosen = campaign_of(factory, options, examples, under, matrix, shrink, limits, expected)
+        bench = Bench(factory, chosen)
+        return telling(bench) if scored[0].subject == ANY else bench
 
-    def identity(chosen: Campaign) -> dict[str, Any]:
-        return {**identity_of(chosen, [*scored, *watch]), "pairs": pairs}
+    def identity(bench: Bench) -> dict[str, Any]:
+        return {**identity_of(bench.campaign, [*scored, *watch]), "pairs": pairs}
 
-    chosen = campaign(fresh_seed() if seed is None else seed)
+    bench = drawn(fresh_seed() if seed is None else seed)
     if kept and resume and seed is None:
-        chosen = campaign(kept.newest(identity(chosen))["seed"])
-    mutants = [*scored, *drawn_pairs(scored, pairs, chosen.plan.seed)]
+        bench = drawn(kept.newest(identity(bench))["seed"])
+    mutants = [*scored, *drawn_pairs(scored, pairs, bench.campaign.plan.seed)]
     until = started + seconds if seconds else None
     run = _Run(
-        Bench(factory, chosen),
-        identity(chosen),
+        bench,
+        identity(bench),
         mutants,
         watch,
         shard,
@@ -118,11 +127,20 @@ def campaign_of(
     matrix: bool = False,
     shrink: bool = True,
     limits: Limits | None = None,
+    expected: Sequence[Expectation] = (),
 ) -> Campaign:
     """The campaign on `factory`, with its cases drawn."""
     if examples is not None and examples < 1:
         raise UsageError(f"examples should be at least 1, got {examples}")
-    plan = Plan(factory.name, options, space_of(factory), seed, examples or EXAMPLES, None)
+    plan = Plan(
+        factory.name,
+        options,
+        space_of(factory),
+        seed,
+        examples or EXAMPLES,
+        until=None,
+        expected=tuple(expected),
+    )
     cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
     return Campaign(plan, cases, matrix, shrink, limits or Limits())
 

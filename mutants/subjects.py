@@ -13,7 +13,7 @@ from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.injection import Faulty
 from kvfuzz.loading import Options, load
 from kvfuzz.subject import Factory
-from mutants.mutant import Mutant
+from mutants.mutant import ANY, Mutant
 from mutants.registry import find, matches
 
 
@@ -28,6 +28,8 @@ def factory(rest: str, options: Options) -> Factory:
         mutant = find(mutant_id)
     except UsageError as error:
         raise InvalidSubject(str(error)) from None
+    if not subject and mutant.subject == ANY:
+        raise InvalidSubject(f"{mutant_id} fits any subject: name one, as mutant:{mutant_id}@zoo")
     if subject and not matches(mutant, subject):
         raise InvalidSubject(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
     return mutated(load(subject or mutant.subject, options), mutant)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +24,8 @@ from mutants.result import (
 )
 from mutants.schedules import by_schedule
 
-SHOWN = (*NOT_KILLED, *BESIDE)
+SHOWN = tuple(state for state in (*NOT_KILLED, *BESIDE) if state != "inapplicable")
+"""The states of which each mutant has a line of its own."""
 
 
 def render(score: Score, console: Console) -> None:
@@ -35,6 +39,8 @@ def render(score: Score, console: Console) -> None:
     for name, word in score.unkept:
         text = f"DECLARED BUT DID NOT KILL {name}: {word}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+    for line in inapplicable_lines(score.results):
+        console.print(line, soft_wrap=True, highlight=False)
     for placebo in score.placebos:
         if placebo.state not in ("survived", "unreached"):
             console.print(result_line(placebo), soft_wrap=True, highlight=False)
@@ -85,21 +91,37 @@ def result_line(result: Result) -> str:
     return escape(f"{result.state.upper()} {result.id}{description}{reason}")
 
 
+def inapplicable_lines(results: Sequence[Result]) -> list[str]:
+    """What the subject lacks for faults to be put into it, with how many of each operator that
+    concerns."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.state == "inapplicable":
+            found.setdefault(result.reason or "", Counter())[result.operator] += 1
+    return [
+        escape(f"INAPPLICABLE {', '.join(f'{n} of {name}' for name, n in of.items())}: {reason}")
+        for reason, of in sorted(found.items())
+    ]
+
+
 def _table(score: Score) -> Table:
+    """One row per operator, with a column for each state that there is."""
+    counts = counted(score.results)
+    states = [state for state in STATES if counts[state] or state in ("killed", "survived")]
     table = Table(title="mutants by operator", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("operator", no_wrap=True)
-    for state in STATES:
+    for state in states:
         table.add_column(state.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     for operator in sorted({result.operator for result in score.results}):
         results = [result for result in score.results if result.operator == operator]
-        table.add_row(operator, *_cells(results))
+        table.add_row(operator, *_cells(results, states))
     table.add_section()
-    table.add_row("all", *_cells(list(score.results)), style="bold")
+    table.add_row("all", *_cells(score.results, states), style="bold")
     return table
 
 
-def _cells(results: list[Result]) -> list[str]:
+def _cells(results: Sequence[Result], states: Sequence[str]) -> list[str]:
     counts = counted(results)
-    shown = [str(counts[state]) if counts[state] else "." for state in STATES]
+    shown = [str(counts[state]) if counts[state] else "." for state in states]
     return [*shown, percent_text(percent_killed(counts), 0)]

@@ -1,0 +1,1 @@
+"""The interventions, one file per operator."""

@@ -1,0 +1,167 @@
+"""Modules and attention of a model are found by what they do, and changed where they are."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kvfuzz.loading import load
+from mutants.anywhere.anatomy import Anatomy, anatomy
+from mutants.anywhere.scores import _Watching, seen
+from mutants.anywhere.stored import write
+from tests.subjects import decoders
+from tests.subjects.anywhere import Offering, Root
+from tests.subjects.models import Summing
+
+
+def test_the_modules_of_a_model_are_told_by_what_they_do():
+    """No name in this one says what it is."""
+    found = anatomy(Offering())
+    assert [norm.path for norm in found.norms] == [
+        *("stack.0.first", "stack.0.second", "stack.1.first", "stack.1.second", "end"),
+    ]
+    assert not any(norm.centred for norm in found.norms)
+    mixers = ("stack.0.mix", "stack.1.mix")
+    assert found.mixers == mixers
+    assert found.blocks == ("stack.0", "stack.1")
+    assert found.twins == tuple((f"{mixer}.b", f"{mixer}.c") for mixer in mixers)
+    letters = [f"{mixer}.{letter}" for mixer in mixers for letter in "abcd"]
+    assert {*letters, "stack.0.feed", "stack.1.feed", "out"} == set(found.projections)
+
+
+def test_a_recurrent_model_has_what_mixes_too():
+    """A gated sum over time mixes positions as attention does."""
+    found = anatomy(decoders.RecurrentDecoder())
+    assert found.mixers == ("layers.0.mixer", "layers.1.mixer")
+
+
+class LayerNorm(nn.Linear):
+    """A projection by another name."""
+
+
+class Named(nn.Module):
+    """What the names of its parts say is not so."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear, self.attention = LayerNorm(16, 16), Root(True), nn.Tanh()
+        self.projection, self.real = nn.Softmax(-1), nn.LayerNorm(16)
+        self.table, self.out = nn.Embedding(11, 16), nn.Linear(16, 11)
+
+    def forward(self, tokens):
+        x = self.attention(self.linear(self.norm(self.table(tokens))))
+        return self.out(self.real(self.projection(x)))
+
+
+class Misnamed:
+    """A subject of which only the uncached path is asked."""
+
+    vocab_size, max_length = 11, None
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = Named()
+
+    def uncached(self, tokens):
+        return self.model(tokens)
+
+
+def test_names_count_for_nothing():
+    """A linear LayerNorm is a projection; tanh and softmax are neither that nor a norm."""
+    found = anatomy(Misnamed())
+    assert [(norm.path, norm.centred) for norm in found.norms] == [
+        ("linear", False),
+        ("real", True),
+    ]
+    assert found.projections == ("norm", "out")
+    assert found.mixers == found.blocks == ()
+
+
+def test_a_subject_without_a_model_has_no_modules():
+    """And no fault in them either."""
+    assert anatomy(Summing()) == Anatomy()
+
+
+QUERY = torch.randn(2, 4, 3, 8, generator=torch.Generator().manual_seed(1))
+KEY, VALUE = torch.randn(2, 2, 4, 5, 8, generator=torch.Generator().manual_seed(2))
+ALL = torch.ones(3, 5, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": ALL.tril(2)},
+        {"attn_mask": ALL.tril(-1)},
+        {"attn_mask": torch.zeros(3, 5).masked_fill(~ALL.tril(2), -math.inf)},
+    ],
+    ids=["plain", "causal", "scale", "bool", "nothing to see", "additive"],
+)
+def test_attention_taken_apart_is_torchs_own(given):
+    """The fused kernel and what takes its place give the same; and a change of scores shows."""
+    expected = F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given)
+    with _Watching(lambda scores: scores, False, 3, 5):
+        found = F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given)
+    torch.testing.assert_close(found, expected)
+    with _Watching(lambda scores: scores * 2, False, 3, 5):
+        assert not torch.allclose(
+            F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given), expected
+        )
+
+
+def test_grouped_heads_are_repeated_one_by_one():
+    """As torch documents enable_gqa."""
+    given = {"enable_gqa": True}
+    expected = F.scaled_dot_product_attention(QUERY, KEY[:, :2], VALUE[:, :2], **given)
+    with _Watching(lambda scores: scores, False, 3, 5):
+        found = F.scaled_dot_product_attention(QUERY, KEY[:, :2], VALUE[:, :2], **given)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "watched"),
+    [
+        ((2, 4, 3, 64), -1, True),  # heads, and room for more keys than there are
+        ((8, 3, 5), -1, True),  # heads and rows on one axis
+        ((2, 3, 8), -1, False),  # a router: experts, not slots
+        ((6, 8), -1, False),
+        ((2, 4, 3, 5), 1, False),
+    ],
+)
+@pytest.mark.parametrize("softmax", [torch.softmax, F.softmax, torch.Tensor.softmax])
+def test_a_softmax_over_slots_is_attention(shape, axis, watched, softmax):
+    """Three new tokens on two that are cached: five slots."""
+    met = []
+    with _Watching(lambda scores: met.append(1) or scores, False, 3, 5):
+        softmax(torch.randn(shape), axis)
+    assert bool(met) == watched
+
+
+def test_a_masked_key_is_not_seen():
+    """By infinity, by the lowest number of the dtype, or by the usual -1e9."""
+    lowest = torch.finfo(torch.float32).min
+    scores = torch.tensor([-math.inf, lowest, lowest + 3, -1e9, -50.0, 0.0, 50.0])
+    assert seen(scores).tolist() == [False] * 4 + [True] * 3
+
+
+def test_what_is_written_counts_only_if_the_cache_shows_it():
+    """A view that is a copy takes nothing in."""
+    subject = load("tests.subjects.anywhere:Offering").build(0, "", {})
+    _, cache = subject.cached(torch.tensor([[1, 2]]), subject.new_cache(1))
+
+    class Copying(Offering):
+        def view(self, cache):
+            return [(key.clone(), value.clone()) for key, value in cache.pairs]
+
+    def change(held):
+        for key, _ in held.layers:
+            key.zero_()
+
+    assert not write(Copying(), cache, 1, 2, change)
+    assert bool(cache.pairs[0][0].any())
+    assert write(subject, cache, 1, 2, change)
+    assert not bool(cache.pairs[0][0].any())
