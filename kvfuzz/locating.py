@@ -46,7 +46,8 @@ from kvfuzz.tracing.first import (
     raised_at,
     shows_logits,
 )
-from kvfuzz.tracing.inside import Inside, agree, inside, inside_uncached
+from kvfuzz.tracing.inside import Inside, inside, inside_uncached
+from kvfuzz.tracing.references import agree
 
 NEAREST = "kvfuzz.nearest"
 """The entry point group of what names the faults that a location is like:

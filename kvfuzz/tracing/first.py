@@ -10,7 +10,8 @@ from kvfuzz.location import Divergence, Line, SiteDifference
 from kvfuzz.sites import Site
 from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
 from kvfuzz.tracing.comparing import Compared, ratio, worst
-from kvfuzz.tracing.inside import Inside, answer
+from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.naming import owner_of, sites_of
 from kvfuzz.tracing.places import caller, line_at
 from kvfuzz.tracing.recording import OUTPUT, Event
@@ -19,17 +20,13 @@ from kvfuzz.tracing.recording import OUTPUT, Event
 def diverging_step(inside: Inside) -> int | None:
     """The first step whose logits differ, or that raised; None if there is none."""
     for step in inside.steps:
-        answer = _answer(inside, step.index)
-        if step.feeds and answer is not None and answer.differs:
+        logits = answer(inside.recording.of(step.index)) if step.feeds else None
+        if logits is None or inside.references.answered(step.index, logits.output):
+            continue
+        if (one := inside.found.get(logits.index)) is not None and one.differs:
             return step.index
     last = inside.steps[-1].index
     return last if inside.raised else None
-
-
-def _answer(inside: Inside, step: int) -> Compared | None:
-    """The logits of `step` beside those of its reference."""
-    found = answer(inside.recording.of(step))
-    return inside.found.get(found.index) if found is not None else None
 
 
 def first_inside(
@@ -115,7 +112,7 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
         position = _newest(inside, first.event.step, place.row)
     owner = owner_of(inside.recording.events)
     line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
-    partner = inside.references[first.event.step].recording.line_of(first.partner, owner)
+    partner = inside.references.own(first.event.step).reference.recording.line_of(first.partner, owner)
     return Divergence(
         step,
         max(place.row, 0),

@@ -97,6 +97,11 @@ class Recording:
     homes: Homes | None = None
     whole: bool = True
     step: int = -1
+    steps: dict[int, list[Event]] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        self.steps.setdefault(event.step, []).append(event)
 
     def line_of(self, event: Event, owner: str | None = None) -> Line | None:
         """The line to name for `event`. What makes positions, and masks in the module `owner` that
@@ -107,14 +112,27 @@ class Recording:
 
     def of(self, step: int) -> list[Event]:
         """The events of one step."""
-        return [event for event in self.events if event.step == step]
+        return self.steps.get(step, [])
+
+
+class Watched:
+    """What is known of a subject before it runs: the names of its modules and the ids of its
+    weights, and where its code is."""
+
+    def __init__(self, subject: Any) -> None:
+        model = getattr(subject, "model", subject)
+        self.names = names_of(subject, model)
+        self.homes = Homes(subject, model)
+        self.weights = {
+            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
+        }
 
 
 @contextmanager
-def recorded(subject: Any, operations: bool = True) -> Iterator[Recording]:
-    """Inside, what the modules of `subject` compute is recorded, and with `operations` each
+def recorded(watched: Watched, operations: bool = True) -> Iterator[Recording]:
+    """Inside, what the modules of a subject compute is recorded, and with `operations` each
     operation in them. The caller counts `step` up."""
-    recorder = _Recorder(subject)
+    recorder = _Recorder(watched)
     recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
@@ -140,20 +158,15 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, subject: Any) -> None:
+    def __init__(self, watched: Watched) -> None:
         super().__init__()
-        self.recording = Recording()
-        model = getattr(subject, "model", subject)
-        self._names = names_of(subject, model)
-        self.recording.homes = self._homes = Homes(subject, model)
+        self.recording = Recording(homes=watched.homes)
+        self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[tuple[str, int]] = [("", 0)]
         self._calls: Counter[str] = Counter()
         self._made: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
-        self._weights = {
-            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
-        }
         self._bytes = 0
         self._run = -1
 
@@ -247,7 +260,7 @@ class _Recorder(TorchFunctionMode):
                 self._alive.append(tensor)  # an id stands for one object only while that lives
                 if changed is not None and operation != "__set__" and _storage(tensor):
                     self._written[_storage(tensor)] = index
-        events.append(event)
+        self.recording.add(event)
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
 

@@ -11,11 +11,11 @@ from kvfuzz.loading import as_factory
 from kvfuzz.schedule import Padded
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noises, scale_of, worst
+from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noise_between, scale_of, worst
 from kvfuzz.tracing.first import diverging_step, latent_cells
 from kvfuzz.tracing.inside import inside
 from kvfuzz.tracing.naming import owner_of, sites_of
-from kvfuzz.tracing.pairing import paired
+from kvfuzz.tracing.pairing import grouped, paired
 from kvfuzz.tracing.recording import Event
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
@@ -28,11 +28,15 @@ def event(index, output=None, operation="add", line=1, part=0):
     return Event(index, 0, operation, "layers.0", 0, (("model.py", line, "f"),), part, output)
 
 
+def pairs(mine, theirs, *sizes):
+    return paired(grouped(mine), grouped(theirs), *sizes)
+
+
 def test_events_are_paired_by_line_and_order():
     """Not by their place in the run, and not with another operation or part."""
     mine = [event(0, line=2), event(1, line=1), event(2, line=1), event(3, operation="mul")]
     theirs = [event(7, line=1), event(8, line=1), event(9, line=2), event(10, part=1)]
-    found = {index: other.index for index, other in paired(mine, theirs, 1, 2, 3).items()}
+    found = {index: other.index for index, other in pairs(mine, theirs, 1, 2, 3).items()}
     assert found == {0: 9, 1: 7, 2: 8}
 
 
@@ -40,9 +44,9 @@ def test_rounds_of_a_loop_are_paired_by_token():
     """Two tokens from position 3 on are the rounds 3 and 4 of five; each has two events."""
     theirs = [event(n) for n in range(10)]
     mine = [event(n) for n in range(4)]
-    found = [other.index for other in paired(mine, theirs, 2, 3, 5).values()]
+    found = [other.index for other in pairs(mine, theirs, 2, 3, 5).values()]
     assert found == [6, 7, 8, 9]
-    assert paired(mine[:3], theirs, 2, 3, 5) == {}
+    assert pairs(mine[:3], theirs, 2, 3, 5) == {}
 
 
 @pytest.mark.parametrize(
@@ -87,11 +91,11 @@ def test_what_is_allowed_is_a_small_part_of_the_scale(dtype):
 
 
 def test_the_noise_of_an_event_is_relative_to_its_scale():
-    """And unknown where the runs are not alike."""
-    events = [event(0, [1.0, 4.0]), event(1, [3])]
-    moved = [event(0, [1.0, 4.4]), event(1, [3])]
-    assert noises(events, moved) == {0: pytest.approx(0.1)}
-    assert noises(events, moved[:1]) == {}
+    """And none where the events are not alike, or hold no numbers of the kind."""
+    right = event(0, [1.0, 4.0])
+    assert noise_between(right, event(0, [1.0, 4.4])) == pytest.approx(0.1)
+    assert noise_between(right, event(0, [1.0, 4.4, 9.0])) == 0
+    assert noise_between(event(1, [3]), event(1, [4])) == 0
 
 
 def test_the_worst_place_is_the_first_position_that_differs():
