@@ -200,7 +200,7 @@ def _by_operations(
     if not found.raised and not shows_logits(found):
         return Location(None)
     step = diverging_step(found)
-    map_ = tuple(cells(found))
+    map_ = tuple(cells(found, step))
     notes = _seen(found) + _otherwise(found, logits, subject)
     latent = latents(latent_cells(found)) if step is None else ()
     if step is None and not (latent and strict):

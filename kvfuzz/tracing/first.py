@@ -12,7 +12,7 @@ from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, l
 from kvfuzz.tracing.comparing import Compared, ratio, worst
 from kvfuzz.tracing.comparisons import answer
 from kvfuzz.tracing.inside import Inside
-from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.places import caller, line_at
 from kvfuzz.tracing.recording import OUTPUT, Event
 
@@ -57,20 +57,17 @@ def raised_at(inside: Inside) -> Line | None:
     return line_at(place) if place else None
 
 
-def cells(inside: Inside) -> Iterator[SiteDifference]:
-    """The largest excess of every site at every position of every step that feeds."""
+def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
+    """The largest excess of every site at every position of every step that feeds: of all its
+    operations in the step that goes wrong `first`, and of the results of modules in others."""
     for step in inside.steps:
-        sites = _sites(inside, step.index)
         largest: dict[tuple[Site, int], float] = defaultdict(float)
-        for event in inside.recording.of(step.index):
-            one = inside.found.get(event.index)
-            if one is None or not event.output.is_floating_point():
-                continue
+        for one, site in _on_map(inside, step.index, first):
             for piece, differences in zip(one.pieces, one.differences, strict=True):
-                if not piece.new and sites[event.index].kind not in ("position", "kv", "cache"):
+                if not piece.new and site.kind not in ("position", "kv", "cache"):
                     continue  # an axis that is as long as the cache by chance
                 for position, difference in zip(piece.positions, differences, strict=False):
-                    place = sites[event.index], position
+                    place = site, position
                     largest[place] = max(largest[place], ratio(difference, one.allowed))
         for (site, position), excess in sorted(
             largest.items(), key=lambda i: (i[0][0].order, i[0][1])
@@ -78,11 +75,26 @@ def cells(inside: Inside) -> Iterator[SiteDifference]:
             yield SiteDifference(step.index, str(site), position, excess)
 
 
+def _on_map(inside: Inside, step: int, first: int | None) -> Iterator[tuple[Compared, Site]]:
+    """What the map shows of a step, and where."""
+    if step not in inside.frames:
+        return
+    sites, later = _sites(inside, step), first is not None and step > first
+    compare = inside.found.afterwards if later else inside.found.get
+    for event in inside.recording.of(step):
+        if event.output.is_floating_point() and (step == first or event.operation == OUTPUT):
+            one = compare(event.index)
+            if one is not None:
+                yield one, sites[event.index]
+
+
 def latent_cells(inside: Inside) -> list[SiteDifference]:
     """The sites that differ where the logits agree. What has no axis of tokens, and what is made
     of slots (of which some hold nothing that counts), is no evidence."""
     found = []
     for step in inside.steps:
+        if not step.feeds:
+            continue
         sites = _sites(inside, step.index)
         for one in _latent(inside, step.index):
             site = str(sites[one.event.index])
@@ -92,11 +104,10 @@ def latent_cells(inside: Inside) -> list[SiteDifference]:
 
 def _latent(inside: Inside, step: int) -> Iterator[Compared]:
     for event in inside.recording.of(step):
-        one = inside.found.get(event.index)
-        if one is None or not one.differs or not event.output.is_floating_point():
-            continue
-        if event.operation == OUTPUT and one.pieces[0].new:
-            yield one
+        if event.operation == OUTPUT and event.output.is_floating_point():
+            one = inside.found.get(event.index)
+            if one is not None and one.differs and one.pieces[0].new:
+                yield one
 
 
 def _first_latent(inside: Inside, step: int) -> int | None:
@@ -106,7 +117,7 @@ def _first_latent(inside: Inside, step: int) -> int | None:
 def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     place = worst(first)
     step = blamed.step
-    sites = _sites(inside, step)
+    site = _sites(inside, step)[blamed.index] if step in inside.frames else Site("cache", 0)
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
@@ -117,7 +128,7 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
         step,
         max(place.row, 0),
         position,
-        sites[blamed.index],
+        site,
         place.difference,
         first.allowed,
         line,
@@ -129,11 +140,10 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     )
 
 
-def _sites(inside: Inside, step: int) -> dict[int, Site]:
-    events = inside.recording.of(step)
-    if step not in inside.frames:
-        return dict.fromkeys((event.index for event in events), Site("cache", 0))
-    return sites_of(events, inside.recording.norms, inside.found, inside.frames[step])
+def _sites(inside: Inside, step: int) -> Sites:
+    """The sites of the states of a step that feeds."""
+    events, norms = inside.recording.of(step), inside.recording.norms
+    return Sites(events, norms, inside.found, inside.frames[step])
 
 
 def _newest(inside: Inside, step: int, row: int) -> int:

@@ -31,29 +31,32 @@ class _Layer:
     scores: int
 
 
-def sites_of(
-    events: Sequence[Event], norms: set[str], found: Mapping[int, Compared], frame: Frame
-) -> dict[int, Site]:
+class Sites:
     """The site of each of the `events` of one step, by its index."""
-    prefix = _list_of_layers(events)
-    layers = _layers(events, prefix, norms)
-    if not layers:
-        return {event.index: _alone(event, events, found.get(event.index)) for event in events}
-    begun, ended = _span(events, prefix)
-    masks = _for_masks(events, begun, owner_of(events), frame)
-    sites = {}
-    for event in events:
-        number = _number(event.module, prefix)
+
+    def __init__(
+        self, events: Sequence[Event], norms: set[str], found: Mapping[int, Compared], frame: Frame
+    ) -> None:
+        self._events, self._norms, self._found = events, norms, found
+        self._numbers = {event.index: n for n, event in enumerate(events)}
+        self._prefix = _list_of_layers(events)
+        self._layers = _layers(events, self._prefix, norms)
+        self._begun, self._ended = _span(events, self._prefix)
+        self._masks = _for_masks(events, self._begun, owner_of(events), frame)
+
+    def __getitem__(self, index: int) -> Site:
+        event = self._events[self._numbers[index]]
+        if not self._layers:
+            return _alone(event, self._events, self._found.get(index))
+        number = _number(event.module, self._prefix)
         if number is not None:
-            sites[event.index] = _in_layer(event, layers[number], norms, found.get(event.index))
-        elif event.index < begun:
-            mask = event.index in masks
-            sites[event.index] = Site("attention", 0) if mask else Site("position")
-        elif event.index > ended:
-            sites[event.index] = Site("final_norm" if event.module in norms else "logits")
-        else:
-            sites[event.index] = Site("attention", 0)
-    return sites
+            kind = _kind(event, self._layers[number], self._norms, self._found)
+            return Site(kind, number)
+        if index < self._begun:
+            return Site("attention", 0) if index in self._masks else Site("position")
+        if index > self._ended:
+            return Site("final_norm" if event.module in self._norms else "logits")
+        return Site("attention", 0)
 
 
 def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
@@ -84,11 +87,11 @@ def owner_of(events: Sequence[Event]) -> str:
 def _list_of_layers(events: Sequence[Event]) -> str:
     """The name of the list of layers, with its dot; empty if there is none."""
     counts: Counter[str] = Counter()
-    for event in events:
-        parts = event.module.split(".")
+    for module, count in Counter(event.module for event in events).items():
+        parts = module.split(".")
         first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
         if first is not None:
-            counts[".".join(parts[:first]) + "." if first else ""] += 1
+            counts[".".join(parts[:first]) + "." if first else ""] += count
     return counts.most_common(1)[0][0] if counts else "\0"
 
 
@@ -170,14 +173,12 @@ def _is_square(event: Event, frame: Frame) -> bool:
     return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
 
 
-def _in_layer(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> Site:
-    return Site(_kind(event, layer, norms, one), layer.number)
-
-
-def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:
+def _kind(
+    event: Event, layer: _Layer, norms: set[str], found: Mapping[int, Compared]
+) -> str:
     inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
     if inner and not (event.module == layer.name and event.index > layer.mixed):
-        return _kind_of_mixing(event, layer, one)
+        return _kind_of_mixing(event, layer, found)
     if event.index <= layer.mixed or layer.mixed < 0:
         return "norm" if event.module in norms or event.module == layer.name else "attention"
     if event.module in norms:
@@ -187,13 +188,13 @@ def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) ->
     return "mlp_residual" if event.operation == OUTPUT else "residual"
 
 
-def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
+def _kind_of_mixing(event: Event, layer: _Layer, found: Mapping[int, Compared]) -> str:
     if layer.attends is not None and event.index >= layer.scores:
         return "attention"
     if not event.output.is_floating_point() and event.output.dim() > 2:
         return "attention"
     if event.writes:
         return "cache"
-    if one is not None and one.pieces[0].positions:
+    if (one := found.get(event.index)) is not None and one.pieces[0].positions:
         return "cache" if one.pieces[0].every else "kv"
     return "cache" if event.unseen or layer.attends is None else "kv"

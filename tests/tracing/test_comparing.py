@@ -14,7 +14,7 @@ from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
 from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noise_between, scale_of, worst
 from kvfuzz.tracing.first import diverging_step, latent_cells
 from kvfuzz.tracing.inside import inside
-from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.pairing import grouped, paired
 from kvfuzz.tracing.recording import Event
 from tests.subjects import decoders
@@ -211,7 +211,7 @@ def sites(subject, step=1):
     """The sites of the operations of a step, by module."""
     found = inner(subject)
     events = found.recording.of(step)
-    named = sites_of(events, found.recording.norms, found.found, found.frames[step])
+    named = Sites(events, found.recording.norms, found.found, found.frames[step])
     by = {}
     for one in events:
         by.setdefault(one.module, []).append(str(named[one.index]))
