@@ -107,14 +107,14 @@ def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) ->
     subject = factory.subject(case)
     plain, logits = _plain(subject, case)
     suspect, sentence = suspected(paths or _paths(subject, case))
-    started = time.perf_counter()
+    started = time.process_time()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
         found = _by_operations(subject, case, suspect, strict, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
-    cost = (time.perf_counter() - started) / plain if plain else None
+    cost = (time.process_time() - started) / plain if plain else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
     if found.first is None:
@@ -138,11 +138,11 @@ def _with_first(found: Location) -> tuple[SiteDifference, ...]:
 def _plain(subject: Subject, case: Case) -> tuple[float, Tensor | None]:
     """What the two plain runs of `case` take, and the logits of the cached one, None if a run
     raises."""
-    started, logits = time.perf_counter(), None
+    started, logits = time.process_time(), None
     with suppress(CachedPathRaised, Refused):
         run_uncached(subject, layout(case).sequences)
         logits = run_cached(subject, case)
-    return time.perf_counter() - started, logits
+    return time.process_time() - started, logits
 
 
 def _paths(subject: Subject, case: Case) -> Paths | None:

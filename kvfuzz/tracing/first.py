@@ -85,7 +85,7 @@ def _on_map(inside: Inside, step: int, first: int | None) -> Iterator[tuple[Comp
         if event.output.is_floating_point() and (step == first or event.operation == OUTPUT):
             one = compare(event.index)
             if one is not None:
-                yield one, sites[event.index]
+                yield one, sites.of(event, one)
 
 
 def latent_cells(inside: Inside) -> list[SiteDifference]:
@@ -97,7 +97,7 @@ def latent_cells(inside: Inside) -> list[SiteDifference]:
             continue
         sites = _sites(inside, step.index)
         for one in _latent(inside, step.index):
-            site = str(sites[one.event.index])
+            site = str(sites.of(one.event, one))
             found.append(SiteDifference(step.index, site, worst(one).position, one.excess))
     return found
 
@@ -117,7 +117,9 @@ def _first_latent(inside: Inside, step: int) -> int | None:
 def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     place = worst(first)
     step = blamed.step
-    site = _sites(inside, step)[blamed.index] if step in inside.frames else Site("cache", 0)
+    site = Site("cache", 0)
+    if step in inside.frames:
+        site = _sites(inside, step).of(blamed, inside.found.get(blamed.index))
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
@@ -142,8 +144,7 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
 
 def _sites(inside: Inside, step: int) -> Sites:
     """The sites of the states of a step that feeds."""
-    events, norms = inside.recording.of(step), inside.recording.norms
-    return Sites(events, norms, inside.found, inside.frames[step])
+    return Sites(inside.recording.of(step), inside.recording.norms, inside.frames[step])
 
 
 def _newest(inside: Inside, step: int, row: int) -> int:

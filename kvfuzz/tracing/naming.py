@@ -8,7 +8,7 @@ layer without one mixes tokens in its first module that does not normalise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvfuzz.sites import Site
@@ -32,29 +32,25 @@ class _Layer:
 
 
 class Sites:
-    """The site of each of the `events` of one step, by its index."""
+    """The sites of the states of one step, whose `events` are all there."""
 
-    def __init__(
-        self, events: Sequence[Event], norms: set[str], found: Mapping[int, Compared], frame: Frame
-    ) -> None:
-        self._events, self._norms, self._found = events, norms, found
-        self._numbers = {event.index: n for n, event in enumerate(events)}
+    def __init__(self, events: Sequence[Event], norms: set[str], frame: Frame) -> None:
+        self._events, self._norms = events, norms
         self._prefix = _list_of_layers(events)
         self._layers = _layers(events, self._prefix, norms)
         self._begun, self._ended = _span(events, self._prefix)
         self._masks = _for_masks(events, self._begun, owner_of(events), frame)
 
-    def __getitem__(self, index: int) -> Site:
-        event = self._events[self._numbers[index]]
+    def of(self, event: Event, one: Compared | None) -> Site:
+        """The site of `event`, which is compared as `one`, if it is."""
         if not self._layers:
-            return _alone(event, self._events, self._found.get(index))
+            return _alone(event, self._events, one)
         number = _number(event.module, self._prefix)
         if number is not None:
-            kind = _kind(event, self._layers[number], self._norms, self._found)
-            return Site(kind, number)
-        if index < self._begun:
-            return Site("attention", 0) if index in self._masks else Site("position")
-        if index > self._ended:
+            return Site(_kind(event, self._layers[number], self._norms, one), number)
+        if event.index < self._begun:
+            return Site("attention", 0) if event.index in self._masks else Site("position")
+        if event.index > self._ended:
             return Site("final_norm" if event.module in self._norms else "logits")
         return Site("attention", 0)
 
@@ -173,12 +169,10 @@ def _is_square(event: Event, frame: Frame) -> bool:
     return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
 
 
-def _kind(
-    event: Event, layer: _Layer, norms: set[str], found: Mapping[int, Compared]
-) -> str:
+def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:
     inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
     if inner and not (event.module == layer.name and event.index > layer.mixed):
-        return _kind_of_mixing(event, layer, found)
+        return _kind_of_mixing(event, layer, one)
     if event.index <= layer.mixed or layer.mixed < 0:
         return "norm" if event.module in norms or event.module == layer.name else "attention"
     if event.module in norms:
@@ -188,13 +182,13 @@ def _kind(
     return "mlp_residual" if event.operation == OUTPUT else "residual"
 
 
-def _kind_of_mixing(event: Event, layer: _Layer, found: Mapping[int, Compared]) -> str:
+def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
     if layer.attends is not None and event.index >= layer.scores:
         return "attention"
     if not event.output.is_floating_point() and event.output.dim() > 2:
         return "attention"
     if event.writes:
         return "cache"
-    if (one := found.get(event.index)) is not None and one.pieces[0].positions:
+    if one is not None and one.pieces[0].positions:
         return "cache" if one.pieces[0].every else "kv"
     return "cache" if event.unseen or layer.attends is None else "kv"

@@ -211,10 +211,10 @@ def sites(subject, step=1):
     """The sites of the operations of a step, by module."""
     found = inner(subject)
     events = found.recording.of(step)
-    named = Sites(events, found.recording.norms, found.found, found.frames[step])
+    named = Sites(events, found.recording.norms, found.frames[step])
     by = {}
     for one in events:
-        by.setdefault(one.module, []).append(str(named[one.index]))
+        by.setdefault(one.module, []).append(str(named.of(one, found.found.get(one.index))))
     return by, events
 
 
