@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparing import Compared, allowed_for, close, compared
+from kvfuzz.tracing.comparisons import answer
 from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.pairing import key_of
 from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
@@ -44,12 +45,14 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
-    """The last event of `step` that differs: its logits; of a step that raised the last of those
-    that no other was made from, since that may be what it raised about."""
+    """The logits of `step`, if they differ; of a step that raised the last of the events that
+    differ of those that no other was made from, since that may be what it raised about."""
     events = inside.recording.of(step)
     if inside.raised and step == inside.steps[-1].index:
         used = {index for event in events for index in event.inputs}
         events = [event for event in events if event.index not in used]
+    elif (logits := answer(events)) is not None:
+        events = [logits]
     return next(
         (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
         None,

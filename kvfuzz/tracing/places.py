@@ -45,6 +45,7 @@ class Homes:
         classes = _classes(subject, model)
         self._roots = tuple({_root(name) for one in classes if (name := _source_of(one))})
         self._ranks: dict[str, int] = {}
+        self._forwards: dict[type, Place] = {}
         self.files = _own_files(subject, model)
 
     def places(self, frame: FrameType | None) -> tuple[Place, ...]:
@@ -66,6 +67,15 @@ class Homes:
                 other = other or place
             frame = frame.f_back
         return tuple(found) or ((other,) if other else ())
+
+    def of(self, one: type) -> Place:
+        """Where the forward of a class of modules is."""
+        if one not in self._forwards:
+            code = getattr(getattr(one, "forward", None), "__code__", None)
+            name = f"{one.__qualname__}.forward"
+            filename, line = (code.co_filename, code.co_firstlineno) if code else (_source_of(one), 0)
+            self._forwards[one] = filename, line, name
+        return self._forwards[one]
 
     def raised_at(self, error: BaseException) -> Place | None:
         """The innermost line of the model's packages that `error` came through."""
@@ -107,13 +117,6 @@ def line_at(place: Place) -> Line:
     filename, number, function = place
     text = linecache.getline(filename, number).strip()
     return Line(short_path(filename), number, text, function)
-
-
-def place_of(one: type) -> Place:
-    """Where the forward of a class of modules is."""
-    code = getattr(getattr(one, "forward", None), "__code__", None)
-    name = f"{one.__qualname__}.forward"
-    return (code.co_filename, code.co_firstlineno, name) if code else (_source_of(one), 0, name)
 
 
 def _classes(subject: Any, model: Any) -> set[type]:
