@@ -8,7 +8,6 @@ shows nothing there are the step and the position alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -105,13 +104,13 @@ def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | No
 
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
     subject = factory.subject(case)
-    plain, logits = _plain(subject, case)
+    plain, uncached, logits = _plain(subject, case)
     suspect, sentence = suspected(paths or _paths(subject, case))
     started = time.process_time()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
-        found = _by_operations(subject, case, suspect, strict, logits)
+        found = _by_operations(subject, case, suspect, strict, uncached, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
     cost = (time.process_time() - started) / plain if plain else None
@@ -135,14 +134,14 @@ def _with_first(found: Location) -> tuple[SiteDifference, ...]:
     return (*(cell for cell in found.cells if cell not in there), own)
 
 
-def _plain(subject: Subject, case: Case) -> tuple[float, Tensor | None]:
-    """What the two plain runs of `case` take, and the logits of the cached one, None if a run
-    raises."""
+def _plain(subject: Subject, case: Case) -> tuple[float, Tensor, Tensor | None]:
+    """What the two plain runs of `case` take, and the logits of both; None for those of the cached
+    one if that raises."""
     started, logits = time.process_time(), None
+    uncached = run_uncached(subject, layout(case).sequences)
     with suppress(CachedPathRaised, Refused):
-        run_uncached(subject, layout(case).sequences)
         logits = run_cached(subject, case)
-    return time.process_time() - started, logits
+    return time.process_time() - started, uncached, logits
 
 
 def _paths(subject: Subject, case: Case) -> Paths | None:
@@ -191,21 +190,30 @@ def _window(subject: Any, site: Site) -> int | None:
 
 
 def _by_operations(
-    subject: Subject, case: Case, suspect: Suspect, strict: bool, logits: Tensor | None
+    subject: Subject,
+    case: Case,
+    suspect: Suspect,
+    strict: bool,
+    uncached: Tensor,
+    logits: Tensor | None,
 ) -> Location:
-    """By every operation of the torch modules. `logits` are those of the cached run when it was not
-    recorded."""
-    run: Callable[..., Inside] = inside_uncached if suspect == "uncached" else inside
-    found = run(subject, case)
+    """By every operation of the torch modules. `uncached` and `logits` are those of the two runs
+    when they were not recorded."""
+    if suspect == "uncached":
+        found = inside_uncached(subject, case)
+    else:
+        found = inside(subject, case, uncached)
     if not found.raised and not shows_logits(found):
         return Location(None)
     step = diverging_step(found)
-    map_ = tuple(cells(found, step))
     notes = _seen(found) + _otherwise(found, logits, subject)
     latent = latents(latent_cells(found)) if step is None else ()
+    what = None
+    if step is not None or (latent and strict):
+        what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
+    map_ = tuple(cells(found, step))
     if step is None and not (latent and strict):
         return Location(None, latent=latent, cells=map_, notes=notes)
-    what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
     if what is None:
         return Location(None, cells=map_, notes=(*notes, _nothing_differs(found)))
     first, compared, blamed = what

@@ -48,6 +48,10 @@ class Comparisons(Mapping[int, Compared]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def looked_at(self, index: int) -> bool:
+        """Whether an event was asked for already."""
+        return index in self._known
+
     def afterwards(self, index: int) -> Compared | None:
         """An event of a step after the first that goes wrong, of which nearly every state differs:
         beside one run alone, whose logits are shown to be those of its prefix."""

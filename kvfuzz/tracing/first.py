@@ -58,8 +58,8 @@ def raised_at(inside: Inside) -> Line | None:
 
 
 def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
-    """The largest excess of every site at every position of every step that feeds: of all its
-    operations in the step that goes wrong `first`, and of the results of modules in others."""
+    """The largest excess of every site at every position of every step that feeds: of the results
+    of modules, and of what the search for the `first` step that goes wrong has compared."""
     for step in inside.steps:
         largest: dict[tuple[Site, int], float] = defaultdict(float)
         for one, site in _on_map(inside, step.index, first):
@@ -82,7 +82,8 @@ def _on_map(inside: Inside, step: int, first: int | None) -> Iterator[tuple[Comp
     sites, later = _sites(inside, step), first is not None and step > first
     compare = inside.found.afterwards if later else inside.found.get
     for event in inside.recording.of(step):
-        if event.output.is_floating_point() and (step == first or event.operation == OUTPUT):
+        shown = event.operation == OUTPUT or inside.found.looked_at(event.index)
+        if event.output.is_floating_point() and shown:
             one = compare(event.index)
             if one is not None:
                 yield one, sites.of(event, one)

@@ -40,14 +40,19 @@ class Inside:
         return self.references.frames
 
 
-def inside(subject: Subject, case: Case, operations: bool = True) -> Inside:
+def inside(
+    subject: Subject, case: Case, uncached: Tensor | None = None, operations: bool = True
+) -> Inside:
     """Every state of the cached path of `subject` on `case`, beside the same in runs over whole
-    rows. Without `operations`, or where they are too many, of the modules alone."""
+    rows. `uncached` are the logits of an uncached run over its sequences, if they are known.
+    Without `operations`, or where they are too many, of the modules alone."""
     watched = Watched(subject)
     recording, steps, logits, error = _cached(subject, case, watched, operations)
     references = References(subject, case, steps, watched, operations)
+    if uncached is not None:
+        references.know(layout(case).sequences, uncached)
     if operations and not (recording.whole and references.kept()):
-        return inside(subject, case, operations=False)
+        return inside(subject, case, uncached, operations=False)
     found = Comparisons(recording, references, steps)
     return Inside(recording, found, tuple(steps), references, logits, error)
 

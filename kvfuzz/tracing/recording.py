@@ -131,10 +131,13 @@ class Watched:
 
 
 @contextmanager
-def recorded(watched: Watched, operations: bool = True) -> Iterator[Recording]:
+def recorded(
+    watched: Watched, operations: bool = True, numbers: bool = False
+) -> Iterator[Recording]:
     """Inside, what the modules of a subject compute is recorded, and with `operations` each
-    operation in them. The caller counts `step` up."""
-    recorder = _Recorder(watched)
+    operation in them; where `numbers` are all that is wanted without lines and operands. The caller
+    counts `step` up."""
+    recorder = _Recorder(watched, numbers)
     recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
@@ -160,8 +163,9 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, numbers: bool) -> None:
         super().__init__()
+        self._numbers = numbers
         self.recording = Recording(homes=watched.homes)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[tuple[str, int]] = [("", 0)]
@@ -222,10 +226,11 @@ class _Recorder(TorchFunctionMode):
         if not results or (name == "__set__" and id(results[0]) in self._weights):
             return result  # a weight that is exchanged for its double, by kvfuzz itself
         self._fresh()
-        operands = _tensors(args)
-        if kwargs:
-            operands += _tensors(kwargs)
-        places = self._homes.places(sys._getframe(1))
+        places: tuple[Place, ...] = ()
+        operands: list[Tensor] = []
+        if not self._numbers:
+            places = self._homes.places(sys._getframe(1))
+            operands = _tensors(args) + _tensors(kwargs)
         module, call = self._stack[-1]
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(results):
@@ -287,9 +292,9 @@ class _Recorder(TorchFunctionMode):
         else:
             # Nothing tells what a module is given: it may be all that was there before.
             event.inputs = (event.index - 1,) if event.index else ()
-        event.output = event.output.detach().clone()
+        event.output = _copy(event.output)
         if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
-            event.taps = tuple(operand.detach().clone() for operand in operands)
+            event.taps = tuple(map(_copy, operands))
         self._bytes += sum(t.nbytes for t in (event.output, *event.taps))
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
@@ -345,6 +350,10 @@ def _tensors(thing: Any) -> list[Tensor]:
         elif isinstance(value, list | tuple | Mapping):
             found += _tensors(value)
     return found
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if tensor.requires_grad else tensor.clone()
 
 
 def _is_value(tensor: Tensor) -> bool:

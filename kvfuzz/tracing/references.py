@@ -100,6 +100,10 @@ class References:
         size = {n: frame.length * frame.rows for n, frame in self.frames.items()}
         return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
 
+    def know(self, rows: Sequence[Sequence[int]], logits: Tensor) -> None:
+        """The `logits` of an uncached run over `rows` are known, which is not run again."""
+        self._plain[tuple(map(tuple, rows))] = logits
+
     def take(self, step: int, reference: Reference) -> None:
         """Take `reference` for the own one of `step`, and its logits for the right ones."""
         self._known[self._key(step)] = reference
@@ -201,8 +205,8 @@ def measured(
 ) -> Reference:
     """A recorded run, whose noise can be measured."""
 
-    def recorded_run() -> tuple[Recording, Tensor]:
-        with recorded(watched, operations) as recording:
+    def recorded_run(numbers: bool = False) -> tuple[Recording, Tensor]:
+        with recorded(watched, operations, numbers) as recording:
             recording.step = 0
             logits = run()
         return recording, logits
@@ -213,7 +217,7 @@ def measured(
             return None
         with twin.running(promoting=False), perturbing(twin.weights) as perturb:
             perturb(LEAST_STEP, 0)
-            return recorded_run()[0]
+            return recorded_run(numbers=True)[0]
 
     rounds_to = cache_dtype(subject)
     floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
