@@ -39,13 +39,12 @@ from kvfuzz.subject import Factory, Subject
 from kvfuzz.tracing import evidence
 from kvfuzz.tracing.first import (
     cells,
-    diverging_step,
     first_inside,
     latent_cells,
     raised_at,
     shows_logits,
 )
-from kvfuzz.tracing.inside import Inside, inside, inside_uncached
+from kvfuzz.tracing.inside import Inside, diverging_step, inside, inside_uncached
 from kvfuzz.tracing.references import agree
 
 NEAREST = "kvfuzz.nearest"
@@ -106,14 +105,14 @@ def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) ->
     subject = factory.subject(case)
     plain, uncached, logits = _plain(subject, case)
     suspect, sentence = suspected(paths or _paths(subject, case))
-    started = time.process_time()
+    started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
         found = _by_operations(subject, case, suspect, strict, uncached, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
-    cost = (time.process_time() - started) / plain if plain else None
+    cost = (time.perf_counter() - started) / plain if plain else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
     if found.first is None:
@@ -137,11 +136,11 @@ def _with_first(found: Location) -> tuple[SiteDifference, ...]:
 def _plain(subject: Subject, case: Case) -> tuple[float, Tensor, Tensor | None]:
     """What the two plain runs of `case` take, and the logits of both; None for those of the cached
     one if that raises."""
-    started, logits = time.process_time(), None
+    started, logits = time.perf_counter(), None
     uncached = run_uncached(subject, layout(case).sequences)
     with suppress(CachedPathRaised, Refused):
         logits = run_cached(subject, case)
-    return time.process_time() - started, uncached, logits
+    return time.perf_counter() - started, uncached, logits
 
 
 def _paths(subject: Subject, case: Case) -> Paths | None:

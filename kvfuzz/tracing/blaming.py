@@ -74,7 +74,9 @@ def culprit(inside: Inside, first: Event, last: int) -> Event:
 
 def _is_in_both(inside: Inside, event: Event) -> bool:
     """Whether the reference run does the same: what it gives beside padding may not compare."""
-    return any(key_of(event) in beside.reference.groups for beside in inside.references.of(event.step))
+    return any(
+        key_of(event) in beside.reference.groups for beside in inside.references.of(event.step)
+    )
 
 
 def _mask_of(inside: Inside, attention: Event) -> Event | None:

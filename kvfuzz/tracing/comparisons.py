@@ -26,9 +26,7 @@ class Comparisons(Mapping[int, Compared]):
     To go through all of them compares all.
     """
 
-    def __init__(
-        self, recording: Recording, references: References, steps: Sequence[Step]
-    ) -> None:
+    def __init__(self, recording: Recording, references: References, steps: Sequence[Step]) -> None:
         self._recording, self._references = recording, references
         self._calls = {s.index: _call(recording.of(s.index), s) for s in steps if s.feeds}
         self._known: dict[int, Compared | None] = {}
@@ -51,15 +49,6 @@ class Comparisons(Mapping[int, Compared]):
     def looked_at(self, index: int) -> bool:
         """Whether an event was asked for already."""
         return index in self._known
-
-    def afterwards(self, index: int) -> Compared | None:
-        """An event of a step after the first that goes wrong, of which nearly every state differs:
-        beside one run alone, whose logits are shown to be those of its prefix."""
-        event = self._recording.events[index]
-        beside = self._references.shown(event.step)
-        partner = self._partner(event, beside)
-        one = compared(event, partner, beside.frame, 0.0) if partner is not None else None
-        return None if one is None else self._counted(_allowed(one, beside))
 
     def _compared(self, event: Event) -> Compared | None:
         """Right if it agrees with any reference of its step; else beside its own."""
@@ -118,7 +107,10 @@ class Comparisons(Mapping[int, Compared]):
             same = call.groups.get(key_of(event), ())
             if len(same) == len(own):
                 shapes[step] = tuple(same[turn].output.shape)
-        if len({frames[step].slots for step in shapes}) < 2 or len(set(map(len, shapes.values()))) > 1:
+        if (
+            len({frames[step].slots for step in shapes}) < 2
+            or len(set(map(len, shapes.values()))) > 1
+        ):
             return None
         for axis in range(event.output.dim()):
             sizes = [(shape[axis], frames[step]) for step, shape in shapes.items()]

@@ -17,18 +17,6 @@ from kvfuzz.tracing.places import caller, line_at
 from kvfuzz.tracing.recording import OUTPUT, Event
 
 
-def diverging_step(inside: Inside) -> int | None:
-    """The first step whose logits differ, or that raised; None if there is none."""
-    for step in inside.steps:
-        logits = answer(inside.recording.of(step.index)) if step.feeds else None
-        if logits is None or inside.references.answered(step.index, logits.output):
-            continue
-        if (one := inside.found.get(logits.index)) is not None and one.differs:
-            return step.index
-    last = inside.steps[-1].index
-    return last if inside.raised else None
-
-
 def first_inside(
     inside: Inside, step: int, latent: bool = False
 ) -> tuple[Divergence, Compared, Event] | None:
@@ -58,11 +46,13 @@ def raised_at(inside: Inside) -> Line | None:
 
 
 def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
-    """The largest excess of every site at every position of every step that feeds: of the results
-    of modules, and of what the search for the `first` step that goes wrong has compared."""
+    """The largest excess of every site at every position of every step that feeds, up to the
+    `first` that goes wrong: of the results of modules, and of what the search has compared."""
     for step in inside.steps:
+        if first is not None and step.index > first:
+            break
         largest: dict[tuple[Site, int], float] = defaultdict(float)
-        for one, site in _on_map(inside, step.index, first):
+        for one, site in _on_map(inside, step.index):
             for piece, differences in zip(one.pieces, one.differences, strict=True):
                 if not piece.new and site.kind not in ("position", "kv", "cache"):
                     continue  # an axis that is as long as the cache by chance
@@ -75,16 +65,15 @@ def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
             yield SiteDifference(step.index, str(site), position, excess)
 
 
-def _on_map(inside: Inside, step: int, first: int | None) -> Iterator[tuple[Compared, Site]]:
+def _on_map(inside: Inside, step: int) -> Iterator[tuple[Compared, Site]]:
     """What the map shows of a step, and where."""
     if step not in inside.frames:
         return
-    sites, later = _sites(inside, step), first is not None and step > first
-    compare = inside.found.afterwards if later else inside.found.get
+    sites = _sites(inside, step)
     for event in inside.recording.of(step):
         shown = event.operation == OUTPUT or inside.found.looked_at(event.index)
         if event.output.is_floating_point() and shown:
-            one = compare(event.index)
+            one = inside.found.get(event.index)
             if one is not None:
                 yield one, sites.of(event, one)
 
@@ -126,7 +115,9 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
         position = _newest(inside, first.event.step, place.row)
     owner = owner_of(inside.recording.events)
     line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
-    partner = inside.references.own(first.event.step).reference.recording.line_of(first.partner, owner)
+    partner = inside.references.own(first.event.step).reference.recording.line_of(
+        first.partner, owner
+    )
     return Divergence(
         step,
         max(place.row, 0),

@@ -12,7 +12,7 @@ from kvfuzz.layout import layout
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tracing.aligning import Frame
-from kvfuzz.tracing.comparisons import Comparisons
+from kvfuzz.tracing.comparisons import Comparisons, answer
 from kvfuzz.tracing.recording import Recording, Watched, recorded
 from kvfuzz.tracing.references import References, measured
 
@@ -51,10 +51,24 @@ def inside(
     references = References(subject, case, steps, watched, operations)
     if uncached is not None:
         references.know(layout(case).sequences, uncached)
+    found = Comparisons(recording, references, steps)
+    made = Inside(recording, found, tuple(steps), references, logits, error)
+    references.end(diverging_step(made))
     if operations and not (recording.whole and references.kept()):
         return inside(subject, case, uncached, operations=False)
-    found = Comparisons(recording, references, steps)
-    return Inside(recording, found, tuple(steps), references, logits, error)
+    return made
+
+
+def diverging_step(inside: Inside) -> int | None:
+    """The first step whose logits differ, or that raised; None if there is none."""
+    for step in inside.steps:
+        logits = answer(inside.recording.of(step.index)) if step.feeds else None
+        if logits is None or inside.references.answered(step.index, logits.output):
+            continue
+        if (one := inside.found.get(logits.index)) is not None and one.differs:
+            return step.index
+    last = inside.steps[-1].index
+    return last if inside.raised else None
 
 
 def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> Inside:

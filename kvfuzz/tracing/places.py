@@ -73,7 +73,9 @@ class Homes:
         if one not in self._forwards:
             code = getattr(getattr(one, "forward", None), "__code__", None)
             name = f"{one.__qualname__}.forward"
-            filename, line = (code.co_filename, code.co_firstlineno) if code else (_source_of(one), 0)
+            filename, line = (
+                (code.co_filename, code.co_firstlineno) if code else (_source_of(one), 0)
+            )
             self._forwards[one] = filename, line, name
         return self._forwards[one]
 

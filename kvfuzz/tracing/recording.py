@@ -263,7 +263,10 @@ class _Recorder(TorchFunctionMode):
     ) -> None:
         """Keep what `module` gives, once if it is what the last operation inside gave."""
         places = (self._homes.of(module.__class__),)
-        event, known = self._event(OUTPUT, name, call, places, part, tensor), self._producers(tensor)
+        event, known = (
+            self._event(OUTPUT, name, call, places, part, tensor),
+            self._producers(tensor),
+        )
         if known and self.recording.events[known[0]].output.shape == tensor.shape:
             event.output, event.inputs = self.recording.events[known[0]].output, known
         else:

@@ -88,16 +88,22 @@ class References:
         self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
         self._known: dict[tuple[_Rows, bool], Reference] = {}
         self._plain: dict[_Rows, Tensor] = {}
+        self._last = max(self._steps, default=0)
         self.frames = {
             n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
         }
 
+    def end(self, step: int | None) -> None:
+        """Nothing after `step` is asked for, if one is named."""
+        self._last = self._last if step is None else step
+
     def kept(self) -> bool:
         """Whether the largest reference was not too large to keep all operations of: nor is any
         other then."""
-        if not self.frames:
+        frames = {n: frame for n, frame in self.frames.items() if n <= self._last}
+        if not frames:
             return True
-        size = {n: frame.length * frame.rows for n, frame in self.frames.items()}
+        size = {n: frame.length * frame.rows for n, frame in frames.items()}
         return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
 
     def know(self, rows: Sequence[Sequence[int]], logits: Tensor) -> None:
@@ -143,25 +149,12 @@ class References:
         mine, frame = self._texts[step], self.frames[step]
         for later in reversed(self._texts):
             theirs = self._texts[later]
-            if later <= step or len(theirs) != len(mine):
+            if not step < later <= self._last or len(theirs) != len(mine):
                 continue
             goes_on = all(b[: len(a)] == a for a, b in zip(mine, theirs, strict=True))
             if goes_on and self.frames[later].length not in (frame.slots, frame.fed):
                 return later
         return step
-
-    def shown(self, step: int) -> Beside:
-        """A reference of `step` whose logits are those of an uncached run over the prefix: that of
-        a later step if they are, else its own."""
-        later = self.covering(step)
-        if later != step:
-            one = self.beside(step, later)
-            right = self._uncached(self._rows(step))
-            lengths = map(len, self._texts[step])
-            found = one.reference.logits
-            if all(close(found[n, :size], right[n, :size]) for n, size in enumerate(lengths)):
-                return one
-        return self.own(step)
 
     def answered(self, step: int, logits: Tensor) -> bool:
         """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the

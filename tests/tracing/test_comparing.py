@@ -11,9 +11,16 @@ from kvfuzz.loading import as_factory
 from kvfuzz.schedule import Padded
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noise_between, scale_of, worst
-from kvfuzz.tracing.first import diverging_step, latent_cells
-from kvfuzz.tracing.inside import inside
+from kvfuzz.tracing.comparing import (
+    allowed_for,
+    compared,
+    difference_of,
+    noise_between,
+    scale_of,
+    worst,
+)
+from kvfuzz.tracing.first import latent_cells
+from kvfuzz.tracing.inside import diverging_step, inside
 from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.pairing import grouped, paired
 from kvfuzz.tracing.recording import Event
