@@ -245,9 +245,9 @@ def _values_within(event: Event, others: Sequence[Event]) -> bool:
     if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
         return False
     for other in others:
-        theirs = other.output.detach().double().flatten().sort().values
-        if theirs.numel() < mine.numel():
+        if other.output.numel() < mine.numel() or not _has_largest(mine, other.output):
             continue
+        theirs = other.output.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from kvfuzz.location import Line
 from kvfuzz.tensors import walk
 from kvfuzz.tracing.modules import is_norm, names_of, unnamed
-from kvfuzz.tracing.places import NOWHERE, Homes, Place, named
+from kvfuzz.tracing.places import NOWHERE, Homes, Outer, Place, named
 
 MOST_BYTES = 2 * 1024**3
 """States beyond this size are no longer kept: then modules alone are recorded."""
@@ -174,6 +174,7 @@ class _Recorder(TorchFunctionMode):
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
         self._seen: set[str] = set()
+        self._outer: list[Outer] = []
         self._bytes = 0
         self._run = -1
 
@@ -183,6 +184,9 @@ class _Recorder(TorchFunctionMode):
         name = self._names.get(id(module)) or f"{self._stack[-1][0]}{unnamed(module)}"
         self._stack.append((name, self._calls[name]))
         self._calls[name] += 1
+        if not self._numbers:
+            further = self._outer[-1] if self._outer else None
+            self._outer.append(self._homes.outer(sys._getframe(1), further))
         if name not in self._seen:
             self._seen.add(name)
             if is_norm(module):
@@ -191,6 +195,8 @@ class _Recorder(TorchFunctionMode):
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A module ends, or has raised."""
         name, call = self._stack.pop()
+        if self._outer:
+            self._outer.pop()
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(_tensors(output)):
                 if tensor.is_floating_point():
@@ -229,7 +235,8 @@ class _Recorder(TorchFunctionMode):
         places: tuple[Place, ...] = ()
         operands: list[Tensor] = []
         if not self._numbers:
-            places = self._homes.places(sys._getframe(1))
+            outer = self._outer[-1] if self._outer else None
+            places = self._homes.places(sys._getframe(1), outer)
             operands = _tensors(args) + _tensors(kwargs)
         module, call = self._stack[-1]
         with torch._C.DisableTorchFunction():
