@@ -9,6 +9,7 @@ from torch import nn
 from kvfuzz.case import Case
 from kvfuzz.loading import as_factory
 from kvfuzz.schedule import Padded
+from kvfuzz.tracing import references as references_module
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
 from kvfuzz.tracing.comparing import (
@@ -199,6 +200,55 @@ def test_every_state_of_a_clean_decoder_agrees(subject):
     for step in range(3):
         there = [e for e in found.recording.of(step) if e.index in found.found]
         assert len(there) > 40
+
+
+class ByLength(decoders.Net):
+    """Each position is counted from the end, so that a longer run has other states."""
+
+    def positions(self, start, time):
+        return torch.arange(start, start + time) + time
+
+
+class Recomputed(Decoder):
+    """Keeps the tokens, and runs all of them at each call."""
+
+    net = ByLength
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 0, dtype=torch.int64)
+
+    def cached(self, tokens, cache):
+        whole = torch.cat([cache, tokens], 1)
+        return self.model(whole)[:, cache.shape[1] :], whole
+
+
+@pytest.fixture
+def references(monkeypatch):
+    """How many reference runs there were, in a list of one for each."""
+    runs, real = [], references_module.measured
+
+    def counted(*args):
+        runs.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(references_module, "measured", counted)
+    return runs
+
+
+def test_one_reference_serves_all_steps(references):
+    """Where a longer run begins as a shorter one does."""
+    found = inner(Decoder)
+    assert latent_cells(found) == []
+    assert len(references) == 1
+
+
+def test_a_step_is_held_to_its_own_prefix_where_the_length_matters(references):
+    """Each agrees with a run over its own, and with no longer one."""
+    found = inner(Recomputed)
+    assert diverging_step(found) is None
+    inside_modules = [one for one in found.found.values() if one.event.module]
+    assert not any(one.differs for one in inside_modules)
+    assert len(references) == 3
 
 
 def test_padded_rows_are_compared_one_by_one():
