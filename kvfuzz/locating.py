@@ -8,7 +8,6 @@ shows nothing there are the step and the position alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -40,13 +39,13 @@ from kvfuzz.subject import Factory, Subject
 from kvfuzz.tracing import evidence
 from kvfuzz.tracing.first import (
     cells,
-    diverging_step,
     first_inside,
     latent_cells,
     raised_at,
     shows_logits,
 )
-from kvfuzz.tracing.inside import Inside, agree, inside, inside_uncached
+from kvfuzz.tracing.inside import Inside, diverging_step, inside, inside_uncached
+from kvfuzz.tracing.references import agree
 
 NEAREST = "kvfuzz.nearest"
 """The entry point group of what names the faults that a location is like:
@@ -104,13 +103,13 @@ def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | No
 
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
     subject = factory.subject(case)
-    plain, logits = _plain(subject, case)
+    plain, uncached, logits = _plain(subject, case)
     suspect, sentence = suspected(paths or _paths(subject, case))
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
-        found = _by_operations(subject, case, suspect, strict, logits)
+        found = _by_operations(subject, case, suspect, strict, uncached, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
     cost = (time.perf_counter() - started) / plain if plain else None
@@ -134,14 +133,14 @@ def _with_first(found: Location) -> tuple[SiteDifference, ...]:
     return (*(cell for cell in found.cells if cell not in there), own)
 
 
-def _plain(subject: Subject, case: Case) -> tuple[float, Tensor | None]:
-    """What the two plain runs of `case` take, and the logits of the cached one, None if a run
-    raises."""
+def _plain(subject: Subject, case: Case) -> tuple[float, Tensor, Tensor | None]:
+    """What the two plain runs of `case` take, and the logits of both; None for those of the cached
+    one if that raises."""
     started, logits = time.perf_counter(), None
+    uncached = run_uncached(subject, layout(case).sequences)
     with suppress(CachedPathRaised, Refused):
-        run_uncached(subject, layout(case).sequences)
         logits = run_cached(subject, case)
-    return time.perf_counter() - started, logits
+    return time.perf_counter() - started, uncached, logits
 
 
 def _paths(subject: Subject, case: Case) -> Paths | None:
@@ -190,21 +189,30 @@ def _window(subject: Any, site: Site) -> int | None:
 
 
 def _by_operations(
-    subject: Subject, case: Case, suspect: Suspect, strict: bool, logits: Tensor | None
+    subject: Subject,
+    case: Case,
+    suspect: Suspect,
+    strict: bool,
+    uncached: Tensor,
+    logits: Tensor | None,
 ) -> Location:
-    """By every operation of the torch modules. `logits` are those of the cached run when it was not
-    recorded."""
-    run: Callable[..., Inside] = inside_uncached if suspect == "uncached" else inside
-    found = run(subject, case)
+    """By every operation of the torch modules. `uncached` and `logits` are those of the two runs
+    when they were not recorded."""
+    if suspect == "uncached":
+        found = inside_uncached(subject, case)
+    else:
+        found = inside(subject, case, uncached)
     if not found.raised and not shows_logits(found):
         return Location(None)
     step = diverging_step(found)
-    map_ = tuple(cells(found))
     notes = _seen(found) + _otherwise(found, logits, subject)
     latent = latents(latent_cells(found)) if step is None else ()
+    what = None
+    if step is not None or (latent and strict):
+        what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
+    map_ = tuple(cells(found, step))
     if step is None and not (latent and strict):
         return Location(None, latent=latent, cells=map_, notes=notes)
-    what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
     if what is None:
         return Location(None, cells=map_, notes=(*notes, _nothing_differs(found)))
     first, compared, blamed = what

@@ -59,13 +59,13 @@ class Twin:
         for."""
         if self._doubles is None:
             self._doubles = [_double(tensor) for tensor in self._tensors]
-        held = [tensor.data for tensor in self._tensors]
+        with torch._C.DisableTorchFunction():  # none of this is an operation of the subject's
+            held = [tensor.data for tensor in self._tensors]
         attributes = _attributes_of(self._owners)
         try:
             # Pointers are exchanged, not values: cheap, and what comes back is bit for bit the old.
-            for tensor, double in zip(self._tensors, self._doubles, strict=True):
-                if tensor.dtype != double.dtype:
-                    tensor.data = double
+            with torch._C.DisableTorchFunction():
+                _exchange(self._tensors, self._doubles)
             if self._attributes is not None:
                 _give(self._owners, self._attributes)
             with promoted(promoting, self.native) as promotion:
@@ -73,9 +73,8 @@ class Twin:
         finally:
             self._attributes = _attributes_of(self._owners)
             _give(self._owners, attributes)
-            for tensor, data in zip(self._tensors, held, strict=True):
-                if tensor.dtype != data.dtype:
-                    tensor.data = data
+            with torch._C.DisableTorchFunction():
+                _exchange(self._tensors, held)
 
 
 _Attributes = tuple[dict[str, Any], dict[str, Any]]
@@ -132,6 +131,13 @@ def weights_of(subject: Any) -> list[Tensor]:
     things = walk([subject, getattr(subject, "model", None)], modules=True)
     found = [t for t in things if isinstance(t, Tensor) and t.is_floating_point()]
     return [tensor for tensor in found if isinstance(tensor, nn.Parameter)] or found
+
+
+def _exchange(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Give `tensors` what `others` of another dtype hold."""
+    for tensor, other in zip(tensors, others, strict=True):
+        if tensor.dtype != other.dtype:
+            tensor.data = other
 
 
 def _is_inexact(tensor: Tensor) -> bool:

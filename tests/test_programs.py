@@ -28,7 +28,7 @@ from kvfuzz.schedule import (
 )
 from kvfuzz.strategies import cases, space_of
 from kvfuzz.subject import offers_of
-from kvfuzz.tracing.recording import recorded
+from kvfuzz.tracing.recording import Watched, recorded
 from tests.subjects import models
 from tests.subjects.recomputing import Recomputes
 
@@ -352,7 +352,7 @@ def test_the_filling_of_unused_slots_is_no_operation_of_the_subject():
         def unused(self, cache):
             return [torch.full((3,), 7.0)[1:]]
 
-    with recorded(Preallocated()) as recording:
+    with recorded(Watched(Preallocated())) as recording:
         run_cached(Preallocated(), Case(((1, 2),), (1, 1)))
     operations = {event.operation for event in recording.events}
     assert operations

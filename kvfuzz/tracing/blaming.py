@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from kvfuzz.tracing.aligning import Frame
-from kvfuzz.tracing.comparing import Compared, allowed_for, compared, difference_of
+from kvfuzz.tracing.comparing import Compared, allowed_for, close, compared
+from kvfuzz.tracing.comparisons import answer
 from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.pairing import key_of
 from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
+from kvfuzz.tracing.references import Beside
 
 Found = Mapping[int, Compared]
 """The comparison of an event with its partner, by its index; what has none is not there."""
@@ -43,12 +45,14 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
-    """The last event of `step` that differs: its logits; of a step that raised the last of those
-    that no other was made from, since that may be what it raised about."""
+    """The logits of `step`, if they differ; of a step that raised the last of the events that
+    differ of those that no other was made from, since that may be what it raised about."""
     events = inside.recording.of(step)
     if inside.raised and step == inside.steps[-1].index:
         used = {index for event in events for index in event.inputs}
         events = [event for event in events if event.index not in used]
+    elif (logits := answer(events)) is not None:
+        events = [logits]
     return next(
         (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
         None,
@@ -70,9 +74,9 @@ def culprit(inside: Inside, first: Event, last: int) -> Event:
 
 def _is_in_both(inside: Inside, event: Event) -> bool:
     """Whether the reference run does the same: what it gives beside padding may not compare."""
-    reference = inside.references.get(event.step)
-    keys = map(key_of, reference.recording.events) if reference is not None else ()
-    return key_of(event) in keys
+    return any(
+        key_of(event) in beside.reference.groups for beside in inside.references.of(event.step)
+    )
 
 
 def _mask_of(inside: Inside, attention: Event) -> Event | None:
@@ -104,7 +108,7 @@ def _unmatched_behind(inside: Inside, last: Event) -> list[Event]:
     """The events without a counterpart that `last` was made from, without going past one that is
     right."""
     events = inside.recording.events
-    right = {index: not one.differs for index, one in inside.found.items()}
+    right: dict[int, bool] = {}
     behind: set[int] = set()
     waiting = [last.index]
     while waiting:
@@ -119,6 +123,8 @@ def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
     """Whether an operation without a counterpart of its own is none the less right: it holds
     nothing yet, shows what is right in another shape, or the reference run has its values somewhere
     in the same module."""
+    if (one := inside.found.get(event.index)) is not None:
+        return not one.differs
     if event.index not in known:
         known[event.index] = (
             _is_blank(event) or _is_there(inside, event) or _is_written(inside, event)
@@ -166,47 +172,50 @@ def _is_blank(event: Event) -> bool:
 
 
 def _is_there(inside: Inside, event: Event) -> bool:
-    """Whether the reference run has the values of `event` in the same module."""
-    frame, reference = inside.frames.get(event.step), inside.references.get(event.step)
-    if frame is None or reference is None or not event.output.is_floating_point():
+    """Whether a reference run has the values of `event` in the same module."""
+    if not event.output.is_floating_point() or event.output.numel() < 2:
         return False
-    if event.output.numel() < 2:
-        return False
+    return any(_is_held(event, beside) for beside in inside.references.of(event.step))
+
+
+def _is_held(event: Event, beside: Beside) -> bool:
+    """Whether the reference has the values of `event` in the same module."""
     others = [
         other
-        for other in reference.recording.events
+        for other in beside.reference.recording.events
         if other.module == event.module and other.output.is_floating_point()
     ]
-    if any(_same(event, other, frame) for other in others):
+    if any(_same(event, other, beside.frame) for other in others):
         return True
-    one_token = frame.plain and frame.fed == 1 and event.operation in _ARITHMETIC
+    one_token = beside.frame.plain and beside.frame.fed == 1 and event.operation in _ARITHMETIC
     return one_token and _values_within(event, others)
 
 
 def _is_written(inside: Inside, event: Event) -> bool:
     """Whether what is written so far into a place made beforehand is what a longer run writes there
     as well, for as many tokens as there are."""
-    frame = inside.frames.get(event.step)
-    if not event.writes or frame is None or not event.output.is_floating_point():
+    if not event.writes or event.step not in inside.frames:
         return False
-    mine = event.output
-    held = mine != 0
-    for step, reference in inside.references.items():
-        if step <= event.step or not inside.frames[step].plain:
+    later = inside.references.covering(event.step)
+    frame, mine = inside.frames[event.step], event.output
+    if later == event.step or not inside.frames[later].plain or not mine.is_floating_point():
+        return False
+    reference, held = inside.references.own(later).reference, mine != 0
+    for other in reference.groups.get(key_of(event), ()):
+        theirs = other.output
+        if theirs.shape != mine.shape:
             continue
-        for other in reference.recording.events:
-            if key_of(other) != key_of(event) or other.output.shape != mine.shape:
-                continue
-            theirs = other.output
-            share = int(held.sum()) * reference.length == int((theirs != 0).sum()) * frame.slots
-            if share and bool(held.any()) and _close(mine[held], theirs[held]):
-                return True
+        share = int(held.sum()) * reference.length == int((theirs != 0).sum()) * frame.slots
+        if share and bool(held.any()) and close(mine[held], theirs[held]):
+            return True
     return False
 
 
 def _same(event: Event, other: Event, frame: Frame) -> bool:
     """Whether `event` holds what `other` of the reference run does: at its own places, or at the
     last ones, as a state that is carried on does."""
+    if not _has_largest(event.output, other.output):
+        return False
     one = compared(event, other, frame, 0.0)
     if one is not None:
         return not one.differs and bool((event.output != 0).any())
@@ -214,13 +223,18 @@ def _same(event: Event, other: Event, frame: Frame) -> bool:
     for axis, size in enumerate(theirs.shape):
         if frame.plain and size == frame.length and theirs.dim() == mine.dim():
             tail = theirs.narrow(axis, max(0, size - mine.shape[axis]), min(size, mine.shape[axis]))
-            if tail.shape == mine.shape and _close(mine, tail):
+            if tail.shape == mine.shape and close(mine, tail):
                 return True
     return False
 
 
-def _close(mine: Tensor, theirs: Tensor) -> bool:
-    return float(difference_of(mine, theirs).max()) <= allowed_for(theirs, 0.0)
+def _has_largest(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether the largest number of `mine` is among `theirs`: quick to see, and without it nothing
+    else need be compared."""
+    if not theirs.numel():
+        return False
+    nearest = (theirs - mine.max()).abs().min()
+    return not bool(nearest > allowed_for(theirs, 0.0))
 
 
 def _values_within(event: Event, others: Sequence[Event]) -> bool:
@@ -231,9 +245,9 @@ def _values_within(event: Event, others: Sequence[Event]) -> bool:
     if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
         return False
     for other in others:
-        theirs = other.output.detach().double().flatten().sort().values
-        if theirs.numel() < mine.numel():
+        if other.output.numel() < mine.numel() or not _has_largest(mine, other.output):
             continue
+        theirs = other.output.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())

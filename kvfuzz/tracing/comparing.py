@@ -4,7 +4,6 @@ noise."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,10 +29,12 @@ _ORDINARY = 1e3
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A state beside its reference, in `pieces`: `differences` holds for each the largest
-    |difference| at each of its positions (or one in all), of which so much is `allowed`."""
+    |difference| at each of its positions (or one in all), of which so much is `allowed`. `frame`
+    holds the sizes of both runs."""
 
     event: Event
     partner: Event
+    frame: Frame
     pieces: tuple[Piece, ...]
     differences: tuple[tuple[float, ...], ...]
     allowed: float
@@ -77,7 +78,7 @@ def compared(
     ]
     same = not any(value for values in differences for value in values)
     allowed = 0.0 if same else allowed_for(partner.output, noise)
-    return Compared(event, partner, tuple(pieces), tuple(map(tuple, differences)), allowed)
+    return Compared(event, partner, frame, tuple(pieces), tuple(map(tuple, differences)), allowed)
 
 
 def _settled(piece: Piece, frame: Frame, allowed: float) -> Piece:
@@ -140,20 +141,20 @@ def scale_of(values: Tensor) -> float:
     return min(float(sizes.max()), _OUTLIER * float(sizes.median()))
 
 
-def noises(events: list[Event], moved: list[Event]) -> Mapping[int, float]:
-    """The noise of each event of a run, relative to its scale: how far a perturbation of the
-    weights by a roundoff has `moved` it."""
-    found = {}
-    if len(events) != len(moved):
-        return {}
-    for event, other in zip(events, moved, strict=True):
-        if not event.output.is_floating_point() or event.output.shape != other.output.shape:
-            continue
-        scale = scale_of(event.output)
-        if scale:
-            difference = difference_of(other.output, event.output)
-            found[event.index] = float(difference.max()) / scale if difference.numel() else 0.0
-    return found
+def noise_between(event: Event, moved: Event) -> float:
+    """The noise of `event`, relative to its scale: how far a perturbation of the weights by a
+    roundoff has `moved` it; 0 where that cannot be told."""
+    right = event.output
+    if not right.is_floating_point() or right.shape != moved.output.shape or not right.numel():
+        return 0.0
+    scale = scale_of(right)
+    return float(difference_of(moved.output, right).max()) / scale if scale else 0.0
+
+
+def close(found: Tensor, right: Tensor) -> bool:
+    """Whether two states of one shape differ by less than any noise."""
+    difference = difference_of(found, right)
+    return not difference.numel() or float(difference.max()) <= allowed_for(right, 0.0)
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def state_of(inside: Inside, compared: Compared) -> State:
 def _same_elsewhere(inside: Inside, partner: Event, step: int) -> dict[int, Event]:
     """The same operation in the other layers of the reference run, by the layer's number."""
     alike: dict[str, list[Event]] = {}
-    for event in inside.references[step].recording.events:
+    for event in inside.references.own(step).reference.recording.events:
         if _kind(event) == _kind(partner) and _NUMBER.search(event.module):
             alike.setdefault(event.module, []).append(event)
     own = alike.pop(partner.module, [])
@@ -143,7 +143,7 @@ def _keys_and_values(inside: Inside, step: int) -> Sequence[bool]:
             continue
         differs = [False, False]
         for mine, theirs in zip(event.taps[1:], one.partner.taps[1:], strict=True):
-            pieces = aligned(mine, theirs, frame) if mine.is_floating_point() else None
+            pieces = aligned(mine, theirs, one.frame) if mine.is_floating_point() else None
             for piece in pieces or ():
                 if piece.axis is None or not piece.every or piece.new:
                     continue

@@ -10,26 +10,11 @@ from kvfuzz.location import Divergence, Line, SiteDifference
 from kvfuzz.sites import Site
 from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
 from kvfuzz.tracing.comparing import Compared, ratio, worst
-from kvfuzz.tracing.inside import Inside, answer
-from kvfuzz.tracing.naming import owner_of, sites_of
+from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.places import caller, line_at
 from kvfuzz.tracing.recording import OUTPUT, Event
-
-
-def diverging_step(inside: Inside) -> int | None:
-    """The first step whose logits differ, or that raised; None if there is none."""
-    for step in inside.steps:
-        answer = _answer(inside, step.index)
-        if step.feeds and answer is not None and answer.differs:
-            return step.index
-    last = inside.steps[-1].index
-    return last if inside.raised else None
-
-
-def _answer(inside: Inside, step: int) -> Compared | None:
-    """The logits of `step` beside those of its reference."""
-    found = answer(inside.recording.of(step))
-    return inside.found.get(found.index) if found is not None else None
 
 
 def first_inside(
@@ -60,20 +45,19 @@ def raised_at(inside: Inside) -> Line | None:
     return line_at(place) if place else None
 
 
-def cells(inside: Inside) -> Iterator[SiteDifference]:
-    """The largest excess of every site at every position of every step that feeds."""
+def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
+    """The largest excess of every site at every position of every step that feeds, up to the
+    `first` that goes wrong: of the results of modules, and of what the search has compared."""
     for step in inside.steps:
-        sites = _sites(inside, step.index)
+        if first is not None and step.index > first:
+            break
         largest: dict[tuple[Site, int], float] = defaultdict(float)
-        for event in inside.recording.of(step.index):
-            one = inside.found.get(event.index)
-            if one is None or not event.output.is_floating_point():
-                continue
+        for one, site in _on_map(inside, step.index):
             for piece, differences in zip(one.pieces, one.differences, strict=True):
-                if not piece.new and sites[event.index].kind not in ("position", "kv", "cache"):
+                if not piece.new and site.kind not in ("position", "kv", "cache"):
                     continue  # an axis that is as long as the cache by chance
                 for position, difference in zip(piece.positions, differences, strict=False):
-                    place = sites[event.index], position
+                    place = site, position
                     largest[place] = max(largest[place], ratio(difference, one.allowed))
         for (site, position), excess in sorted(
             largest.items(), key=lambda i: (i[0][0].order, i[0][1])
@@ -81,25 +65,39 @@ def cells(inside: Inside) -> Iterator[SiteDifference]:
             yield SiteDifference(step.index, str(site), position, excess)
 
 
+def _on_map(inside: Inside, step: int) -> Iterator[tuple[Compared, Site]]:
+    """What the map shows of a step, and where."""
+    if step not in inside.frames:
+        return
+    sites = _sites(inside, step)
+    for event in inside.recording.of(step):
+        shown = event.operation == OUTPUT or inside.found.looked_at(event.index)
+        if event.output.is_floating_point() and shown:
+            one = inside.found.get(event.index)
+            if one is not None:
+                yield one, sites.of(event, one)
+
+
 def latent_cells(inside: Inside) -> list[SiteDifference]:
     """The sites that differ where the logits agree. What has no axis of tokens, and what is made
     of slots (of which some hold nothing that counts), is no evidence."""
     found = []
     for step in inside.steps:
+        if not step.feeds:
+            continue
         sites = _sites(inside, step.index)
         for one in _latent(inside, step.index):
-            site = str(sites[one.event.index])
+            site = str(sites.of(one.event, one))
             found.append(SiteDifference(step.index, site, worst(one).position, one.excess))
     return found
 
 
 def _latent(inside: Inside, step: int) -> Iterator[Compared]:
     for event in inside.recording.of(step):
-        one = inside.found.get(event.index)
-        if one is None or not one.differs or not event.output.is_floating_point():
-            continue
-        if event.operation == OUTPUT and one.pieces[0].new:
-            yield one
+        if event.operation == OUTPUT and event.output.is_floating_point():
+            one = inside.found.get(event.index)
+            if one is not None and one.differs and one.pieces[0].new:
+                yield one
 
 
 def _first_latent(inside: Inside, step: int) -> int | None:
@@ -109,18 +107,22 @@ def _first_latent(inside: Inside, step: int) -> int | None:
 def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     place = worst(first)
     step = blamed.step
-    sites = _sites(inside, step)
+    site = Site("cache", 0)
+    if step in inside.frames:
+        site = _sites(inside, step).of(blamed, inside.found.get(blamed.index))
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
     owner = owner_of(inside.recording.events)
     line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
-    partner = inside.references[first.event.step].recording.line_of(first.partner, owner)
+    partner = inside.references.own(first.event.step).reference.recording.line_of(
+        first.partner, owner
+    )
     return Divergence(
         step,
         max(place.row, 0),
         position,
-        sites[blamed.index],
+        site,
         place.difference,
         first.allowed,
         line,
@@ -132,11 +134,9 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     )
 
 
-def _sites(inside: Inside, step: int) -> dict[int, Site]:
-    events = inside.recording.of(step)
-    if step not in inside.frames:
-        return dict.fromkeys((event.index for event in events), Site("cache", 0))
-    return sites_of(events, inside.recording.norms, inside.found, inside.frames[step])
+def _sites(inside: Inside, step: int) -> Sites:
+    """The sites of the states of a step that feeds."""
+    return Sites(inside.recording.of(step), inside.recording.norms, inside.frames[step])
 
 
 def _newest(inside: Inside, step: int, row: int) -> int:

@@ -8,7 +8,7 @@ layer without one mixes tokens in its first module that does not normalise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvfuzz.sites import Site
@@ -31,29 +31,28 @@ class _Layer:
     scores: int
 
 
-def sites_of(
-    events: Sequence[Event], norms: set[str], found: Mapping[int, Compared], frame: Frame
-) -> dict[int, Site]:
-    """The site of each of the `events` of one step, by its index."""
-    prefix = _list_of_layers(events)
-    layers = _layers(events, prefix, norms)
-    if not layers:
-        return {event.index: _alone(event, events, found.get(event.index)) for event in events}
-    begun, ended = _span(events, prefix)
-    masks = _for_masks(events, begun, owner_of(events), frame)
-    sites = {}
-    for event in events:
-        number = _number(event.module, prefix)
+class Sites:
+    """The sites of the states of one step, whose `events` are all there."""
+
+    def __init__(self, events: Sequence[Event], norms: set[str], frame: Frame) -> None:
+        self._events, self._norms = events, norms
+        self._prefix = _list_of_layers(events)
+        self._layers = _layers(events, self._prefix, norms)
+        self._begun, self._ended = _span(events, self._prefix)
+        self._masks = _for_masks(events, self._begun, owner_of(events), frame)
+
+    def of(self, event: Event, one: Compared | None) -> Site:
+        """The site of `event`, which is compared as `one`, if it is."""
+        if not self._layers:
+            return _alone(event, self._events, one)
+        number = _number(event.module, self._prefix)
         if number is not None:
-            sites[event.index] = _in_layer(event, layers[number], norms, found.get(event.index))
-        elif event.index < begun:
-            mask = event.index in masks
-            sites[event.index] = Site("attention", 0) if mask else Site("position")
-        elif event.index > ended:
-            sites[event.index] = Site("final_norm" if event.module in norms else "logits")
-        else:
-            sites[event.index] = Site("attention", 0)
-    return sites
+            return Site(_kind(event, self._layers[number], self._norms, one), number)
+        if event.index < self._begun:
+            return Site("attention", 0) if event.index in self._masks else Site("position")
+        if event.index > self._ended:
+            return Site("final_norm" if event.module in self._norms else "logits")
+        return Site("attention", 0)
 
 
 def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
@@ -84,11 +83,11 @@ def owner_of(events: Sequence[Event]) -> str:
 def _list_of_layers(events: Sequence[Event]) -> str:
     """The name of the list of layers, with its dot; empty if there is none."""
     counts: Counter[str] = Counter()
-    for event in events:
-        parts = event.module.split(".")
+    for module, count in Counter(event.module for event in events).items():
+        parts = module.split(".")
         first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
         if first is not None:
-            counts[".".join(parts[:first]) + "." if first else ""] += 1
+            counts[".".join(parts[:first]) + "." if first else ""] += count
     return counts.most_common(1)[0][0] if counts else "\0"
 
 
@@ -168,10 +167,6 @@ def _is_square(event: Event, frame: Frame) -> bool:
     if len(shape) < 2:
         return shape == (frame.slots,)
     return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
-
-
-def _in_layer(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> Site:
-    return Site(_kind(event, layer, norms, one), layer.number)
 
 
 def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvfuzz.tracing.recording import Event
 
 Pairs = dict[int, Event]
 """The partner of an examined event, by its index."""
+Key = tuple[object, ...]
+"""What an event has in common with the same one in another run."""
+Groups = Mapping[Key, Sequence[Event]]
 
 
-def paired(
-    examined: Sequence[Event], reference: Sequence[Event], fed: int, start: int, length: int
-) -> Pairs:
+def paired(examined: Groups, reference: Groups, fed: int, start: int, length: int) -> Pairs:
     """The partner among the `reference` events (a run over `length` tokens from the first) of each
-    `examined` one (of a call with `fed` tokens from position `start` on).
+    `examined` one (of a call with `fed` tokens from position `start` on), both `grouped`.
 
     Where one line runs once for each token (a recurrence written as a loop) the examined round i is
     the reference's round `start` + i.
     """
     found: Pairs = {}
-    there = grouped(reference)
-    for key, mine in grouped(examined).items():
-        theirs = there.get(key, [])
+    for key, mine in examined.items():
+        theirs = reference.get(key, ())
         if len(theirs) == len(mine):
             found |= {event.index: other for event, other in zip(mine, theirs, strict=True)}
         elif per_token := _rounds(len(mine), len(theirs), fed, length):
@@ -32,15 +32,15 @@ def paired(
     return found
 
 
-def grouped(events: Sequence[Event]) -> dict[tuple[object, ...], list[Event]]:
+def grouped(events: Sequence[Event]) -> Groups:
     """The events of each operation of each line of each module, in order, over all its calls."""
-    groups: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+    groups: dict[Key, list[Event]] = defaultdict(list)
     for event in events:
         groups[key_of(event)].append(event)
-    return groups
+    return dict(groups)
 
 
-def key_of(event: Event) -> tuple[object, ...]:
+def key_of(event: Event) -> Key:
     """What an event has in common with the same one in another run."""
     return event.module, event.place, event.operation, event.part
 

@@ -10,6 +10,7 @@ import linecache
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,6 +38,16 @@ _OWN_MODELS = str(_OURS / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The lines of the model's packages that lead to a `frame`, the innermost first, and the
+    innermost of other code that may be named."""
+
+    frame: FrameType
+    found: tuple[Place, ...]
+    other: Place | None
+
+
 class Homes:
     """Where the code of a subject and of its `model` is. `files` are the model's own files and
     folders."""
@@ -45,15 +56,29 @@ class Homes:
         classes = _classes(subject, model)
         self._roots = tuple({_root(name) for one in classes if (name := _source_of(one))})
         self._ranks: dict[str, int] = {}
+        self._forwards: dict[type, Place] = {}
         self.files = _own_files(subject, model)
 
-    def places(self, frame: FrameType | None) -> tuple[Place, ...]:
+    def places(self, frame: FrameType | None, outer: Outer | None = None) -> tuple[Place, ...]:
         """The lines of the model's packages that lead to `frame`, the innermost first; if there is
-        none, the innermost of code that is neither torch nor kvfuzz nor the standard library."""
+        none, the innermost of code that is neither torch nor kvfuzz nor the standard library. Of
+        frames outside `outer` the lines are known."""
+        found, other = self._lines(frame, outer)
+        return found or ((other,) if other else ())
+
+    def outer(self, frame: FrameType, further: Outer | None) -> Outer:
+        """What leads to `frame`, the call of a module, inside which it need not be told again."""
+        return Outer(frame, *self._lines(frame, further))
+
+    def _lines(
+        self, frame: FrameType | None, outer: Outer | None
+    ) -> tuple[tuple[Place, ...], Place | None]:
         found: list[Place] = []
         other: Place | None = None
         ranks = self._ranks
         while frame is not None and len(found) < _DEEPEST:
+            if outer is not None and frame is outer.frame:
+                return (*found, *outer.found)[:_DEEPEST], other or outer.other
             code = frame.f_code
             filename = code.co_filename
             if filename == _CALLER:
@@ -65,7 +90,18 @@ class Homes:
                     found.append(place)
                 other = other or place
             frame = frame.f_back
-        return tuple(found) or ((other,) if other else ())
+        return tuple(found), other
+
+    def of(self, one: type) -> Place:
+        """Where the forward of a class of modules is."""
+        if one not in self._forwards:
+            code = getattr(getattr(one, "forward", None), "__code__", None)
+            name = f"{one.__qualname__}.forward"
+            filename, line = (
+                (code.co_filename, code.co_firstlineno) if code else (_source_of(one), 0)
+            )
+            self._forwards[one] = filename, line, name
+        return self._forwards[one]
 
     def raised_at(self, error: BaseException) -> Place | None:
         """The innermost line of the model's packages that `error` came through."""
@@ -107,13 +143,6 @@ def line_at(place: Place) -> Line:
     filename, number, function = place
     text = linecache.getline(filename, number).strip()
     return Line(short_path(filename), number, text, function)
-
-
-def place_of(one: type) -> Place:
-    """Where the forward of a class of modules is."""
-    code = getattr(getattr(one, "forward", None), "__code__", None)
-    name = f"{one.__qualname__}.forward"
-    return (code.co_filename, code.co_firstlineno, name) if code else (_source_of(one), 0, name)
 
 
 def _classes(subject: Any, model: Any) -> set[type]:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from kvfuzz.location import Line
 from kvfuzz.tensors import walk
 from kvfuzz.tracing.modules import is_norm, names_of, unnamed
-from kvfuzz.tracing.places import NOWHERE, Homes, Place, named, place_of
+from kvfuzz.tracing.places import NOWHERE, Homes, Outer, Place, named
 
 MOST_BYTES = 2 * 1024**3
 """States beyond this size are no longer kept: then modules alone are recorded."""
@@ -46,6 +46,8 @@ TAPPED = {
     "baddbmm",
     "einsum",
 }
+# What an operation gives that is no state.
+_NO_STATE = {bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout}
 # What Python calls for `x[i] = y` and for `x += y` and its like.
 _AUGMENTED = {"__setitem__"} | {
     f"__i{name}__"
@@ -97,6 +99,11 @@ class Recording:
     homes: Homes | None = None
     whole: bool = True
     step: int = -1
+    steps: dict[int, list[Event]] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        self.steps.setdefault(event.step, []).append(event)
 
     def line_of(self, event: Event, owner: str | None = None) -> Line | None:
         """The line to name for `event`. What makes positions, and masks in the module `owner` that
@@ -107,14 +114,30 @@ class Recording:
 
     def of(self, step: int) -> list[Event]:
         """The events of one step."""
-        return [event for event in self.events if event.step == step]
+        return self.steps.get(step, [])
+
+
+class Watched:
+    """What is known of a subject before it runs: the names of its modules and the ids of its
+    weights, and where its code is."""
+
+    def __init__(self, subject: Any) -> None:
+        model = getattr(subject, "model", subject)
+        self.names = names_of(subject, model)
+        self.homes = Homes(subject, model)
+        self.weights = {
+            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
+        }
 
 
 @contextmanager
-def recorded(subject: Any, operations: bool = True) -> Iterator[Recording]:
-    """Inside, what the modules of `subject` compute is recorded, and with `operations` each
-    operation in them. The caller counts `step` up."""
-    recorder = _Recorder(subject)
+def recorded(
+    watched: Watched, operations: bool = True, numbers: bool = False
+) -> Iterator[Recording]:
+    """Inside, what the modules of a subject compute is recorded, and with `operations` each
+    operation in them; where `numbers` are all that is wanted without lines and operands. The caller
+    counts `step` up."""
+    recorder = _Recorder(watched, numbers)
     recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
@@ -140,20 +163,18 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, subject: Any) -> None:
+    def __init__(self, watched: Watched, numbers: bool) -> None:
         super().__init__()
-        self.recording = Recording()
-        model = getattr(subject, "model", subject)
-        self._names = names_of(subject, model)
-        self.recording.homes = self._homes = Homes(subject, model)
+        self._numbers = numbers
+        self.recording = Recording(homes=watched.homes)
+        self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[tuple[str, int]] = [("", 0)]
         self._calls: Counter[str] = Counter()
         self._made: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
-        self._weights = {
-            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
-        }
+        self._seen: set[str] = set()
+        self._outer: list[Outer] = []
         self._bytes = 0
         self._run = -1
 
@@ -163,16 +184,23 @@ class _Recorder(TorchFunctionMode):
         name = self._names.get(id(module)) or f"{self._stack[-1][0]}{unnamed(module)}"
         self._stack.append((name, self._calls[name]))
         self._calls[name] += 1
-        if is_norm(module):
-            self.recording.norms.add(name)
+        if not self._numbers:
+            further = self._outer[-1] if self._outer else None
+            self._outer.append(self._homes.outer(sys._getframe(1), further))
+        if name not in self._seen:
+            self._seen.add(name)
+            if is_norm(module):
+                self.recording.norms.add(name)
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A module ends, or has raised."""
         name, call = self._stack.pop()
-        for part, tensor in enumerate(_tensors(output)):
-            if tensor.is_floating_point():
-                places = (place_of(module.__class__),)
-                self._note(OUTPUT, name, call, places, part, tensor, (), None)
+        if self._outer:
+            self._outer.pop()
+        with torch._C.DisableTorchFunction():
+            for part, tensor in enumerate(_tensors(output)):
+                if tensor.is_floating_point():
+                    self._note_result(module, name, call, part, tensor)
         if len(self._stack) == 1:
             self._homes.add(output)
 
@@ -183,8 +211,8 @@ class _Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not self.recording.whole and len(self._stack) > 1:
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if type(result) in _NO_STATE or (not self.recording.whole and len(self._stack) > 1):
             return result
         name = getattr(func, "__name__", None) or str(func)
         changed = _changed(name, args, kwargs)
@@ -204,14 +232,19 @@ class _Recorder(TorchFunctionMode):
         if not results or (name == "__set__" and id(results[0]) in self._weights):
             return result  # a weight that is exchanged for its double, by kvfuzz itself
         self._fresh()
-        operands = _tensors(args)
-        if kwargs:
-            operands += _tensors(kwargs)
-        places = self._homes.places(sys._getframe(1))
+        places: tuple[Place, ...] = ()
+        operands: list[Tensor] = []
+        if not self._numbers:
+            outer = self._outer[-1] if self._outer else None
+            places = self._homes.places(sys._getframe(1), outer)
+            operands = _tensors(args) + _tensors(kwargs)
         module, call = self._stack[-1]
-        for part, tensor in enumerate(results):
-            if _is_value(tensor):
-                self._note(name, module, call, places, part, tensor, operands, changed)
+        with torch._C.DisableTorchFunction():
+            for part, tensor in enumerate(results):
+                if _is_value(tensor):
+                    event = self._event(name, module, call, places, part, tensor)
+                    self._fill(event, operands)
+                    self._note(event, tensor, changed)
         return result
 
     def _fresh(self) -> None:
@@ -220,7 +253,7 @@ class _Recorder(TorchFunctionMode):
             self._run = self.recording.step
             self._calls.clear()
 
-    def _note(
+    def _event(
         self,
         operation: str,
         module: str,
@@ -228,53 +261,62 @@ class _Recorder(TorchFunctionMode):
         places: tuple[Place, ...],
         part: int,
         tensor: Tensor,
-        operands: Sequence[Tensor],
-        changed: Tensor | None,
+    ) -> Event:
+        index, step = len(self.recording.events), self.recording.step
+        return Event(index, step, operation, module, call, places, part, tensor)
+
+    def _note_result(
+        self, module: nn.Module, name: str, call: int, part: int, tensor: Tensor
     ) -> None:
-        """Keep the result `tensor` of an operation on `operands`, which wrote into `changed`, if
-        into anything."""
-        events, step = self.recording.events, self.recording.step
-        index = len(events)
-        with torch._C.DisableTorchFunction():
-            known = self._producers(tensor)
-            event = Event(index, step, operation, module, call, places, part, tensor)
-            if operation == OUTPUT and known and not self._newer(tensor, known):
-                event.output, event.inputs = events[known[0]].output, known
-            else:
-                self._fill(event, operands, known)
-            if operation != OUTPUT:
-                self._made[id(tensor)] = index
-                self._alive.append(tensor)  # an id stands for one object only while that lives
-                if changed is not None and operation != "__set__" and _storage(tensor):
-                    self._written[_storage(tensor)] = index
-        events.append(event)
+        """Keep what `module` gives, once if it is what the last operation inside gave."""
+        places = (self._homes.of(module.__class__),)
+        event, known = (
+            self._event(OUTPUT, name, call, places, part, tensor),
+            self._producers(tensor),
+        )
+        if known and self.recording.events[known[0]].output.shape == tensor.shape:
+            event.output, event.inputs = self.recording.events[known[0]].output, known
+        else:
+            self._fill(event, ())
+            event.inputs = known if self.recording.whole else event.inputs
+        self.recording.add(event)
+
+    def _note(self, event: Event, tensor: Tensor, changed: Tensor | None) -> None:
+        """Keep the `event` that gave `tensor`, and wrote into `changed`, if into anything."""
+        self._made[id(tensor)] = event.index
+        self._alive.append(tensor)  # an id stands for one object only while that lives
+        if changed is not None and event.operation != "__set__" and _storage(tensor):
+            self._written[_storage(tensor)] = event.index
+        self.recording.add(event)
+
+    def _fill(self, event: Event, operands: Sequence[Tensor]) -> None:
+        """Copy what `event` gives and is given."""
+        made: set[int] = set()
+        for operand in operands:
+            known = self._producers(operand)
+            made.update(known)
+            if not known and id(operand) not in self._weights:
+                event.unseen |= not isinstance(operand, nn.Parameter)
+        if self.recording.whole:
+            event.inputs = tuple(sorted(made))
+        else:
+            # Nothing tells what a module is given: it may be all that was there before.
+            event.inputs = (event.index - 1,) if event.index else ()
+        event.output = _copy(event.output)
+        if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
+            event.taps = tuple(map(_copy, operands))
+        self._bytes += sum(t.nbytes for t in (event.output, *event.taps))
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
 
-    def _fill(self, event: Event, operands: Sequence[Tensor], known: tuple[int, ...]) -> None:
-        """Copy what `event` gives and is given; `known` are the producers of its result."""
-        event.unseen = any(self._is_unseen(operand) for operand in operands)
-        if not self.recording.whole:
-            # Nothing tells what a module is given: it may be all that was there before.
-            event.inputs = (event.index - 1,) if event.index else ()
-        elif event.operation == OUTPUT:
-            event.inputs = known
-        else:
-            made = {index for operand in operands for index in self._producers(operand)}
-            event.inputs = tuple(sorted(made))
-        event.output = event.output.detach().clone()
-        if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
-            event.taps = tuple(operand.detach().clone() for operand in operands)
-        self._bytes += sum(t.numel() * t.element_size() for t in (event.output, *event.taps))
-
     def _producers(self, tensor: Tensor) -> tuple[int, ...]:
-        """The event that made `tensor`, or what has since written into its storage."""
-        found = {self._made[id(tensor)]} if id(tensor) in self._made else set()
-        if self._written:
-            writer = self._written.get(_storage(tensor), -1)
-            if writer > max(found, default=-1):
-                found.add(writer)
-        return tuple(sorted(found, reverse=True))
+        """The event that made `tensor`, or what has since written into its storage, the newest
+        first."""
+        made = self._made.get(id(tensor), -1)
+        writer = self._written.get(_storage(tensor), -1) if self._written else -1
+        if writer > made:
+            return (writer, made) if made >= 0 else (writer,)
+        return (made,) if made >= 0 else ()
 
     def _has_changed(self, tensor: Tensor) -> bool:
         """Whether `tensor` holds something else than when it was noted last."""
@@ -284,17 +326,6 @@ class _Recorder(TorchFunctionMode):
                 return False
             before = self.recording.events[known[0]].output
             return before.shape == tensor.shape and not torch.equal(before, tensor)
-
-    def _newer(self, tensor: Tensor, known: tuple[int, ...]) -> bool:
-        return self.recording.events[known[0]].output.shape != tensor.shape
-
-    def _is_unseen(self, tensor: Tensor) -> bool:
-        return (
-            id(tensor) not in self._made
-            and id(tensor) not in self._weights
-            and not isinstance(tensor, nn.Parameter)
-            and _storage(tensor) not in self._written
-        )
 
 
 def _changed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Tensor | None:
@@ -329,6 +360,10 @@ def _tensors(thing: Any) -> list[Tensor]:
         elif isinstance(value, list | tuple | Mapping):
             found += _tensors(value)
     return found
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if tensor.requires_grad else tensor.clone()
 
 
 def _is_value(tensor: Tensor) -> bool:

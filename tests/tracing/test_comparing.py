@@ -9,13 +9,21 @@ from torch import nn
 from kvfuzz.case import Case
 from kvfuzz.loading import as_factory
 from kvfuzz.schedule import Padded
+from kvfuzz.tracing import references as references_module
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import allowed_for, compared, difference_of, noises, scale_of, worst
-from kvfuzz.tracing.first import diverging_step, latent_cells
-from kvfuzz.tracing.inside import inside
-from kvfuzz.tracing.naming import owner_of, sites_of
-from kvfuzz.tracing.pairing import paired
+from kvfuzz.tracing.comparing import (
+    allowed_for,
+    compared,
+    difference_of,
+    noise_between,
+    scale_of,
+    worst,
+)
+from kvfuzz.tracing.first import latent_cells
+from kvfuzz.tracing.inside import diverging_step, inside
+from kvfuzz.tracing.naming import Sites, owner_of
+from kvfuzz.tracing.pairing import grouped, paired
 from kvfuzz.tracing.recording import Event
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
@@ -28,11 +36,15 @@ def event(index, output=None, operation="add", line=1, part=0):
     return Event(index, 0, operation, "layers.0", 0, (("model.py", line, "f"),), part, output)
 
 
+def pairs(mine, theirs, *sizes):
+    return paired(grouped(mine), grouped(theirs), *sizes)
+
+
 def test_events_are_paired_by_line_and_order():
     """Not by their place in the run, and not with another operation or part."""
     mine = [event(0, line=2), event(1, line=1), event(2, line=1), event(3, operation="mul")]
     theirs = [event(7, line=1), event(8, line=1), event(9, line=2), event(10, part=1)]
-    found = {index: other.index for index, other in paired(mine, theirs, 1, 2, 3).items()}
+    found = {index: other.index for index, other in pairs(mine, theirs, 1, 2, 3).items()}
     assert found == {0: 9, 1: 7, 2: 8}
 
 
@@ -40,9 +52,9 @@ def test_rounds_of_a_loop_are_paired_by_token():
     """Two tokens from position 3 on are the rounds 3 and 4 of five; each has two events."""
     theirs = [event(n) for n in range(10)]
     mine = [event(n) for n in range(4)]
-    found = [other.index for other in paired(mine, theirs, 2, 3, 5).values()]
+    found = [other.index for other in pairs(mine, theirs, 2, 3, 5).values()]
     assert found == [6, 7, 8, 9]
-    assert paired(mine[:3], theirs, 2, 3, 5) == {}
+    assert pairs(mine[:3], theirs, 2, 3, 5) == {}
 
 
 @pytest.mark.parametrize(
@@ -87,11 +99,11 @@ def test_what_is_allowed_is_a_small_part_of_the_scale(dtype):
 
 
 def test_the_noise_of_an_event_is_relative_to_its_scale():
-    """And unknown where the runs are not alike."""
-    events = [event(0, [1.0, 4.0]), event(1, [3])]
-    moved = [event(0, [1.0, 4.4]), event(1, [3])]
-    assert noises(events, moved) == {0: pytest.approx(0.1)}
-    assert noises(events, moved[:1]) == {}
+    """And none where the events are not alike, or hold no numbers of the kind."""
+    right = event(0, [1.0, 4.0])
+    assert noise_between(right, event(0, [1.0, 4.4])) == pytest.approx(0.1)
+    assert noise_between(right, event(0, [1.0, 4.4, 9.0])) == 0
+    assert noise_between(event(1, [3]), event(1, [4])) == 0
 
 
 def test_the_worst_place_is_the_first_position_that_differs():
@@ -190,6 +202,55 @@ def test_every_state_of_a_clean_decoder_agrees(subject):
         assert len(there) > 40
 
 
+class ByLength(decoders.Net):
+    """Each position is counted from the end, so that a longer run has other states."""
+
+    def positions(self, start, time):
+        return torch.arange(start, start + time) + time
+
+
+class Recomputed(Decoder):
+    """Keeps the tokens, and runs all of them at each call."""
+
+    net = ByLength
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 0, dtype=torch.int64)
+
+    def cached(self, tokens, cache):
+        whole = torch.cat([cache, tokens], 1)
+        return self.model(whole)[:, cache.shape[1] :], whole
+
+
+@pytest.fixture
+def references(monkeypatch):
+    """How many reference runs there were, in a list of one for each."""
+    runs, real = [], references_module.measured
+
+    def counted(*args):
+        runs.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(references_module, "measured", counted)
+    return runs
+
+
+def test_one_reference_serves_all_steps(references):
+    """Where a longer run begins as a shorter one does."""
+    found = inner(Decoder)
+    assert latent_cells(found) == []
+    assert len(references) == 1
+
+
+def test_a_step_is_held_to_its_own_prefix_where_the_length_matters(references):
+    """Each agrees with a run over its own, and with no longer one."""
+    found = inner(Recomputed)
+    assert diverging_step(found) is None
+    inside_modules = [one for one in found.found.values() if one.event.module]
+    assert not any(one.differs for one in inside_modules)
+    assert len(references) == 3
+
+
 def test_padded_rows_are_compared_one_by_one():
     """Each at the places of its own text."""
     case = Case(PLAIN.tokens, (Padded(3, "left", (0, 2)), 1, 1), dtype="float64", given=("mask",))
@@ -207,10 +268,10 @@ def sites(subject, step=1):
     """The sites of the operations of a step, by module."""
     found = inner(subject)
     events = found.recording.of(step)
-    named = sites_of(events, found.recording.norms, found.found, found.frames[step])
+    named = Sites(events, found.recording.norms, found.frames[step])
     by = {}
     for one in events:
-        by.setdefault(one.module, []).append(str(named[one.index]))
+        by.setdefault(one.module, []).append(str(named.of(one, found.found.get(one.index))))
     return by, events
 
 

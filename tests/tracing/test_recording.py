@@ -9,7 +9,7 @@ import kvfuzz
 from kvfuzz.case import Case
 from kvfuzz.tracing import recording as module
 from kvfuzz.tracing.modules import is_norm
-from kvfuzz.tracing.recording import OUTPUT, recorded
+from kvfuzz.tracing.recording import OUTPUT, Watched, recorded
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, decoder
 
@@ -48,7 +48,7 @@ class Subject:
 
 def record(model, *args, subject=None):
     """The events of a call of `model`, and its answer."""
-    with torch.no_grad(), recorded(subject or Subject(model)) as found:
+    with torch.no_grad(), recorded(Watched(subject or Subject(model))) as found:
         found.step = 0
         answer = model(*args)
     return found, answer
@@ -165,7 +165,7 @@ def test_what_does_nothing_is_no_operation():
 
 def test_operands_come_from_earlier_steps_too():
     """As a cache's do."""
-    with recorded(Subject(None)) as found:
+    with recorded(Watched(Subject(None))) as found:
         found.step = 0
         kept = torch.ones(2) * 2
         found.step = 1
@@ -217,13 +217,13 @@ def test_hooks_are_removed_when_the_model_raises():
             raise RuntimeError("no")
 
     assert recording_is_over()
-    with recorded(Subject(Raises())) as found:
+    with recorded(Watched(Subject(Raises()))) as found:
         found.step = 0
         with pytest.raises(RuntimeError):
             Raises()(torch.ones(1))
         torch.ones(1) + 1
     assert found.events[-1].module == ""
-    with pytest.raises(ZeroDivisionError), recorded(Subject(Outer())):
+    with pytest.raises(ZeroDivisionError), recorded(Watched(Subject(Outer()))):
         raise ZeroDivisionError
     assert recording_is_over()
 
@@ -243,7 +243,7 @@ def test_a_recorded_model_computes_the_same_bits(mixer):
 
     with torch.no_grad():
         plain = both()
-        with recorded(subject) as found:
+        with recorded(Watched(subject)) as found:
             found.step = 0
             again = both()
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))

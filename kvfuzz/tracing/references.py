@@ -1,0 +1,244 @@
+"""The runs that the steps of a case are compared with: over whole rows, by another path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case import Case, Step
+from kvfuzz.compare import compare
+from kvfuzz.layout import places_of, text
+from kvfuzz.noise import LEAST_STEP
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.subject import Subject, cache_dtype
+from kvfuzz.tolerance import ROUNDOFF, constant
+from kvfuzz.tracing.aligning import Frame, frame_of
+from kvfuzz.tracing.comparing import MULTIPLE, close, noise_between
+from kvfuzz.tracing.pairing import Key, grouped
+from kvfuzz.tracing.recording import Event, Recording, Watched, recorded
+from kvfuzz.twin import perturbing, twin_of
+
+ROUNDED = 8.0
+"""How many roundoffs of a cache that rounds on purpose a state may be off, in units of its scale: a
+few layers add up, and no wrong slot comes to so little."""
+
+_Rows = tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Reference:
+    """A run over the whole rows of a step, from their first token on, by another path. `again` runs
+    it with weights moved by a roundoff, for its noise, which is at least the `floor` of a cache
+    that rounds on purpose."""
+
+    recording: Recording
+    logits: Tensor
+    again: Callable[[], Recording | None]
+    floor: float = 0.0
+
+    @property
+    def length(self) -> int:
+        return self.logits.shape[1]
+
+    @cached_property
+    def groups(self) -> Mapping[Key, Sequence[Event]]:
+        """The events by what they have in common with those of another run."""
+        return grouped(self.recording.events)
+
+    @cached_property
+    def _moved(self) -> Sequence[Event]:
+        """The events of the run with other weights; none where they are not the same operations."""
+        moved = self.again()
+        if moved is None or len(moved.events) != len(self.recording.events):
+            return ()
+        return moved.events
+
+    def noise_of(self, event: Event) -> float:
+        """The noise of `event`, relative to its scale."""
+        noise = noise_between(event, self._moved[event.index]) if self._moved else 0.0
+        return max(noise, self.floor)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A reference for a step, and how the sizes of both correspond."""
+
+    reference: Reference
+    frame: Frame
+
+
+class References:
+    """What each of the `steps` that feed is compared with, run when it is asked for.
+
+    By the contract that is a run over the prefix that a step ends, its own reference. Of the run
+    for a later step whose rows go on from there, the first part is nearly always the same: what
+    agrees with that is right, and does not need the other.
+    """
+
+    def __init__(
+        self, subject: Subject, case: Case, steps: Sequence[Step], watched: Watched, whole: bool
+    ) -> None:
+        self._subject, self._case, self._watched, self._whole = subject, case, watched, whole
+        self._steps = {step.index: step for step in steps if step.feeds}
+        self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
+        self._known: dict[tuple[_Rows, bool], Reference] = {}
+        self._plain: dict[_Rows, Tensor] = {}
+        self._last = max(self._steps, default=0)
+        self.frames = {
+            n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
+        }
+
+    def end(self, step: int | None) -> None:
+        """Nothing after `step` is asked for, if one is named."""
+        self._last = self._last if step is None else step
+
+    def kept(self) -> bool:
+        """Whether the largest reference was not too large to keep all operations of: nor is any
+        other then."""
+        frames = {n: frame for n, frame in self.frames.items() if n <= self._last}
+        if not frames:
+            return True
+        size = {n: frame.length * frame.rows for n, frame in frames.items()}
+        return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
+
+    def know(self, rows: Sequence[Sequence[int]], logits: Tensor) -> None:
+        """The `logits` of an uncached run over `rows` are known, which is not run again."""
+        self._plain[tuple(map(tuple, rows))] = logits
+
+    def take(self, step: int, reference: Reference) -> None:
+        """Take `reference` for the own one of `step`, and its logits for the right ones."""
+        self._known[self._key(step)] = reference
+        self._plain[self._rows(step)] = reference.logits
+
+    def own(self, step: int) -> Beside:
+        """The run over the prefix that `step` ends: in one call with a fresh cache where that
+        agrees (it has the cache's own code), else uncached."""
+        key = self._key(step)
+        if key not in self._known:
+            self._known[key] = self._run(*key)
+        return Beside(self._known[key], self.frames[step])
+
+    def _key(self, step: int) -> tuple[_Rows, bool]:
+        """The rows of the own reference of `step`, and whether it is to be one call with a cache:
+        not for a step that is one itself."""
+        one_call = bool(self._steps[step].before[0]) or not self.frames[step].plain
+        return self._rows(step), one_call
+
+    def of(self, step: int) -> Iterator[Beside]:
+        """The references of `step`, the cheapest first and its own last; none if it feeds
+        nothing."""
+        if step not in self._steps:
+            return
+        later = self.covering(step)
+        if later != step and self._key(step) not in self._known:
+            yield self.beside(step, later)
+        yield self.own(step)
+
+    def beside(self, step: int, later: int) -> Beside:
+        """`step` beside the reference of a `later` one."""
+        reference = self.own(later).reference
+        return Beside(reference, self._frame(step, reference.length))
+
+    def covering(self, step: int) -> int:
+        """The last step whose rows go on from those of `step`; itself, if there is none."""
+        mine, frame = self._texts[step], self.frames[step]
+        for later in reversed(self._texts):
+            theirs = self._texts[later]
+            if not step < later <= self._last or len(theirs) != len(mine):
+                continue
+            goes_on = all(b[: len(a)] == a for a, b in zip(mine, theirs, strict=True))
+            if goes_on and self.frames[later].length not in (frame.slots, frame.fed):
+                return later
+        return step
+
+    def answered(self, step: int, logits: Tensor) -> bool:
+        """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the
+        prefix that it ends, with less than any noise between them."""
+        right = self._uncached(self._rows(step))
+        for group in self.frames[step].groups:
+            rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
+            if not close(logits[rows, group.new], right[rows, group.new_positions]):
+                return False
+        return True
+
+    def _frame(self, step: int, length: int) -> Frame:
+        one = self._steps[step]
+        return frame_of(places_of(one), one.size, length)
+
+    def _rows(self, step: int) -> _Rows:
+        """The rows of the own reference of `step`."""
+        return _filled(self._texts[step], self.frames[step].length)
+
+    def _uncached(self, rows: _Rows) -> Tensor:
+        """The logits of a plain uncached run over `rows`."""
+        if rows not in self._plain:
+            self._plain[rows] = run_uncached(self._subject, rows)
+        return self._plain[rows]
+
+    def _run(self, rows: _Rows, one_call: bool) -> Reference:
+        whole = replace(self._case, tokens=rows, schedule=(len(rows[0]),))
+        if one_call:
+            with suppress(CachedPathRaised, Refused):
+                cached = self._measured(lambda: run_cached(self._subject, whole))
+                if agree(cached.logits, self._uncached(rows), self._subject):
+                    return cached
+        return self._measured(lambda: run_uncached(self._subject, rows))
+
+    def _measured(self, run: Callable[[], Tensor]) -> Reference:
+        return measured(self._subject, run, self._watched, self._whole)
+
+
+def measured(
+    subject: Subject, run: Callable[[], Tensor], watched: Watched, operations: bool
+) -> Reference:
+    """A recorded run, whose noise can be measured."""
+
+    def recorded_run(numbers: bool = False) -> tuple[Recording, Tensor]:
+        with recorded(watched, operations, numbers) as recording:
+            recording.step = 0
+            logits = run()
+        return recording, logits
+
+    def again() -> Recording | None:
+        twin = twin_of(subject)
+        if not twin.weights or not (twin.always or _in_double(twin.weights)):
+            return None
+        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+            perturb(LEAST_STEP, 0)
+            return recorded_run(numbers=True)[0]
+
+    rounds_to = cache_dtype(subject)
+    floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
+    return Reference(*recorded_run(), again, floor)
+
+
+def _in_double(weights: Sequence[Tensor]) -> bool:
+    return all(weight.dtype == torch.float64 for weight in weights)
+
+
+def agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
+    """Whether two runs gave the same logits, but for rounding."""
+    tolerance = constant(right, getattr(subject, "width", None), right.dtype)
+    return not bool(compare(found, right, tolerance).diverges.any())
+
+
+def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
+    """How many tokens a reference takes: those of the rows where these are alike, else some more,
+    so that an axis of its tokens has a size of its own."""
+    longest = max(map(len, rows))
+    if all(len(row) == len(step.after[0]) for row in rows):
+        return longest
+    length = longest + 1
+    while length in (step.size, len(step.after[0]), len(rows)):
+        length += 1
+    return length
+
+
+def _filled(rows: Sequence[tuple[int, ...]], length: int) -> _Rows:
+    """`rows` filled up on the right, which a causal path does not see."""
+    return tuple(row + row[-1:] * (length - len(row)) for row in rows)
