@@ -153,11 +153,13 @@ def prepared_bench(
     matrix: bool = False,
     shrink: bool = True,
     limits: Limits | None = None,
+    expected: Sequence[Expectation] = (),
 ) -> Bench:
     """The bench for `subject`, with its cases drawn."""
     factory = load(subject, options)
     under = fresh_seed() if seed is None else seed
-    return Bench(factory, campaign_of(factory, options, examples, under, matrix, shrink, limits))
+    drawn = campaign_of(factory, options, examples, under, matrix, shrink, limits, expected)
+    return Bench(factory, drawn)
 
 
 def watched_over(placebos: Sequence[Result], canaries: Sequence[Result]) -> str | None:

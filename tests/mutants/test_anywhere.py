@@ -28,7 +28,7 @@ from mutants.score import prepared_bench, score
 
 ROOT = Path(__file__).parents[2]
 OFFERING = "tests.subjects.anywhere:Offering"
-SCORED = [i for i, one in interventions().items() if not one.placebo]
+SCORED = [i for i, one in interventions().items() if not one.watches]
 PLACEBOS = [i for i, one in interventions().items() if one.placebo]
 
 
@@ -230,9 +230,10 @@ def test_which_faults_are_scored():
     """The library's own where there are any, those of any subject elsewhere or when asked for."""
     assert {one.id for one in select("zoo")[0]} <= set(library())
     assert {one.id for one in select("zoo", anywhere=True)[0]} == set(SCORED)
-    scored, placebos = select(OFFERING)
+    scored, watch = select(OFFERING)
     assert [one.id for one in scored] == SCORED
-    assert [one.id for one in placebos] == PLACEBOS
+    assert [one.id for one in watch if one.placebo] == PLACEBOS
+    assert [one.id for one in watch if one.canary] == ["placebos.rolls_the_logits"]
     assert [one.id for one in select("zoo", ids=("masks.forgotten",))[0]] == ["masks.forgotten"]
     assert not set(library()) & set(interventions())
     with pytest.raises(UsageError, match=r"no mutant 'masks.forgoten' \(did you mean"):

@@ -65,7 +65,7 @@ def test_a_fault_that_is_called_equivalent_is_refuted(mutant_id):
     fault = find(mutant_id)
     fault = replace(fault, sizes={"float64": 1e-6} if fault.sizes else {})
     with pytest.raises(Refuted, match=r"\[.*\] with \{.*\}: "):
-        confirmed(replace(fault, equivalent="it is not"), longest=4)
+        confirmed(replace(fault, equivalent="it is not"), longest=3)
 
 
 def test_a_fault_that_no_program_reaches_is_not_confirmed():

@@ -88,7 +88,7 @@ def bench():
         (made(half), "killed", None),
         (made(nothing), "survived", None),
         (made(nothing, equivalent="it is"), "invalid", "and never checked: run python -m"),
-        (find("reuse.reset_leaves_the_blocks"), "equivalent", "a row fills its own blocks again"),
+        (find("scale.keys_are_halved_and_queries_doubled"), "equivalent", "a score is the"),
         (made(drops, equivalent="wrongly"), "invalid", "declared equivalent, but case"),
         (made(drops, ("kvfuzz.paths:which_agree",)), "unreached", "no case ran the code"),
         (made(raises), "loud", "the cached path raised RuntimeError: loud"),
