@@ -206,5 +206,4 @@ def test_mutants_are_chosen_by_subject_operator_and_id():
     assert [m.id for m in watch if not m.placebo] == ["canary.rolls_the_vocabulary"]
     scored, _ = select("zoo", ids=("layer.reads_the_layer_below",))
     assert [m.id for m in scored] == ["layer.reads_the_layer_below"]
-    with pytest.raises(UsageError, match="no mutant to score for subject 'transformers:llama'"):
-        select("transformers:llama")
+    assert {m.subject for m in select("transformers:llama")[0]} == {"any"}
