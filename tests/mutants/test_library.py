@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvfuzz.agreement import check, reference
-from kvfuzz.errors import InvalidSubject, UsageError
+from kvfuzz.errors import InvalidSubject
 from kvfuzz.injection import Faulty, replaced
 from kvfuzz.loading import load
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
