@@ -18,9 +18,8 @@ import yaml
 from tests.workflows import SHAPES, run_workflow, workflow
 
 ROOT = Path(__file__).parents[1]
-RUN = ["gate.yml", "nightly.yml"]
-"""The workflows whose commands are run here. score.yml joins them with `kvfuzz score --shard` and
-`kvfuzz merge`."""
+RUN = {"gate.yml", "nightly.yml", "score.yml"}
+"""The workflows whose commands are run here."""
 SMALL = {"EXAMPLES": "3", "LIMIT": "--examples 20", "FAMILIES": "--operator crop"}
 CORPUS = {"tests/corpus": ROOT / "tests" / "corpus"}
 
@@ -41,9 +40,9 @@ def test_a_workflow_is_one(file) -> None:
             assert "name" in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
 
 
-def test_every_workflow_is_run_or_waits_for_its_commands() -> None:
+def test_every_workflow_is_run() -> None:
     """None is forgotten."""
-    assert {file.name for file in SHAPES.glob("*.yml")} == {*RUN, "score.yml"}
+    assert {file.name for file in SHAPES.glob("*.yml")} == RUN
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +95,28 @@ def test_the_gate_passes_on_what_its_baseline_knows_and_fails_on_what_is_new(
     assert f"NEW SURVIVOR {survivor['id']}: survived, killed in" in failed.output
 
 
-def with_shards(count: int) -> dict[str, Any]:
-    """The nightly hunt, in fewer shards."""
-    flow = workflow("nightly.yml")
-    flow["jobs"]["hunt"]["strategy"]["matrix"]["shard"] = list(range(1, count + 1))
+def with_shards(count: int, name: str = "nightly.yml", job: str = "hunt") -> dict[str, Any]:
+    """The workflow called `name`, with its `job` in fewer shards."""
+    flow = workflow(name)
+    flow["jobs"][job]["strategy"]["matrix"]["shard"] = list(range(1, count + 1))
     return flow
+
+
+def test_the_score_in_shards_is_merged(tmp_path) -> None:
+    """Each shard has its own part, with placebos and a canary; the merge has them all, and decides.
+    Twenty cases leave a survivor of these families."""
+    env = {**SMALL, "EXAMPLES": "20", "FAMILIES": "--operator dtype --operator given"}
+    *shards, merged = run_workflow(with_shards(2, "score.yml", "score"), tmp_path, {}, env)
+    assert [shard.codes for shard in shards] == [{"score": 0}] * 2, shards[0].output
+    artifacts = tmp_path / "artifacts"
+    parts = [json.loads((artifacts / f"shard-{k}" / f"shard-{k}.json").read_text()) for k in (1, 2)]
+    whole = json.loads((artifacts / "score" / "score.json").read_text())
+    ids = [[each["id"] for each in part["mutants"]] for part in parts]
+    assert sorted(ids[0] + ids[1]) == whole["listed"] == [each["id"] for each in whole["mutants"]]
+    assert all(part["canaries"][0]["state"] == "killed" for part in parts)
+    assert merged.codes == {"merge": 0 if whole["verdict"] == "killed" else 1}, merged.output
+    kept = {file.name for file in (artifacts / "score").iterdir() if file.is_file()}
+    assert kept == {"score.json", "score.html", "mutation.json", "junit.xml", "badge.json"}
 
 
 def test_the_nightly_hunt_gathers_what_its_shards_find(tmp_path) -> None:
