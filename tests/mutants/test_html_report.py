@@ -248,7 +248,7 @@ def test_what_comes_from_data_is_text(
     hostile = Mutant(
         HOSTILE, HOSTILE, f"It {HOSTILE}.", (f"m:{HOSTILE}",), fault, None, None, seen_in=seen_in
     )
-    monkeypatch.setattr(report, "library", lambda: {"x.y": hostile})
+    monkeypatch.setattr(report, "everything", lambda: {"x.y": hostile})
     case = Case(((1,),), (1,), config={HOSTILE: HOSTILE})
     seen = {"first": None, "dtype": HOSTILE, "status": "diverged"}
     witness = {"case": case.to_json(), "verdict": seen, "located": None, "torch": HOSTILE}
