@@ -57,6 +57,9 @@ def judged_in_processes(
         team.grow(min(workers, len(waiting)))
         while waiting or team.busy:
             for worker in team.idle[: len(waiting)]:
+                if waiting[0] in again and worker.used:
+                    team.renew(worker)
+                    continue
                 name = waiting.popleft()
                 if name in again or begin(name):
                     worker.give(name)
@@ -75,7 +78,7 @@ def judged_in_processes(
         team.end()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
     """A process, and what it is at: the mutant, what it last said of it, and when. `lost` tells
     that it is no more."""
@@ -84,6 +87,7 @@ class _Worker:
     connection: Connection
     limits: Limits
     ready: bool = False
+    used: bool = False
     lost: bool = False
     mutant: str | None = None
     case: int | None = None
@@ -91,6 +95,7 @@ class _Worker:
     heard: float = field(default_factory=time.monotonic)
 
     def give(self, mutant: str) -> None:
+        self.used = True
         self.mutant, self.case, self.killed, self.heard = mutant, None, None, time.monotonic()
         # One that has just died is found out when it is listened to.
         with suppress(OSError):
@@ -103,7 +108,8 @@ class _Worker:
                 judged = self._heard(json.loads(self.connection.recv_bytes()))
                 if judged is not None:
                     return judged
-        except (OSError, EOFError):
+        # A fault may write into the pipe as well.
+        except (OSError, EOFError, ValueError):
             self.process.join(GRACE)
             return self._gone("crashed", _ended(self.process.exitcode))
         silent = time.monotonic() - self.heard
@@ -171,14 +177,18 @@ class _Team:
         for _ in range(size):
             self.members.append(self._new())
 
+    def renew(self, worker: _Worker) -> None:
+        """Put a new process in the place of `worker`."""
+        worker.end()
+        self.members[self.members.index(worker)] = self._new()
+
     def came_in(self) -> Iterator[Judged]:
         """What is known by now, after a moment's wait."""
         wait([worker.connection for worker in self.members], timeout=0.5)
-        for place, worker in enumerate(self.members):
+        for worker in list(self.members):
             judged = worker.listen()
             if worker.lost:
-                worker.end()
-                self.members[place] = self._new()
+                self.renew(worker)
             if judged is not None:
                 yield judged
 

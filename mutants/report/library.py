@@ -7,22 +7,25 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.syntax import Syntax
-from rich.table import Table
 
-from mutants.mutant import Mutant
+from mutants.mutant import ANY, Mutant
 
 
 def render_list(mutants: Sequence[Mutant], console: Console) -> None:
-    """Print one row per mutant."""
-    table = Table(title=f"{len(mutants)} mutants")
-    table.add_column("id", no_wrap=True)
-    table.add_column("first differing site", no_wrap=True)
-    table.add_column("fault")
+    """Print each mutant's id, the site at which it shows first, and the fault below: a table of them
+    would leave the fault a few letters on a terminal of 80 columns."""
     for mutant in mutants:
-        site = str(mutant.site) if mutant.site else f"({mutant.without_site})"
-        table.add_row(mutant.id, site, escape(mutant.description))
-    console.print(table)
+        site = str(mutant.site) if mutant.site else f"({_told_by(mutant)})"
+        console.print(f"[bold]{mutant.id}[/]  {site}", soft_wrap=True, highlight=False)
+        console.print(Padding(escape(mutant.description), (0, 0, 0, 4)), highlight=False)
+    console.print(f"{len(mutants)} mutants", highlight=False)
+
+
+def _told_by(mutant: Mutant) -> str:
+    """What stands in the place of a site."""
+    return "in any subject" if mutant.subject == ANY else mutant.without_site
 
 
 def render_mutant(mutant: Mutant, console: Console) -> None:
@@ -33,7 +36,8 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
 
     console.print(mutant.id, style="bold", highlight=False)
     line("", mutant.description)
-    line("replaces", ", ".join(mutant.targets))
+    if mutant.targets:
+        line("replaces", ", ".join(mutant.targets))
     if mutant.site:
         line("first differing site", f"{mutant.site} ({mutant.site.prose})")
     if mutant.law != "agreement":
@@ -50,5 +54,6 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
         line("equivalent", mutant.equivalent)
     if mutant.witness:
         line("witness", json.dumps(mutant.witness.to_json()))
-    line("hunt it", f"kvfuzz fuzz mutant:{mutant.id}")
+    where = "@SUBJECT" if mutant.subject == ANY else ""
+    line("hunt it", f"kvfuzz fuzz mutant:{mutant.id}{where}")
     console.print(Syntax(mutant.source, "python", background_color="default"))
