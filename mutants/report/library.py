@@ -14,8 +14,8 @@ from mutants.mutant import ANY, Mutant
 
 
 def render_list(mutants: Sequence[Mutant], console: Console) -> None:
-    """Print each mutant's id, the site at which it shows first, and the fault below: a table of them
-    would leave the fault a few letters on a terminal of 80 columns."""
+    """Print each mutant's id, the site at which it shows first, and the fault below: in a table the
+    fault would have a few letters on a terminal of 80 columns."""
     for mutant in mutants:
         site = str(mutant.site) if mutant.site else f"({_told_by(mutant)})"
         console.print(f"[bold]{mutant.id}[/]  {site}", soft_wrap=True, highlight=False)
