@@ -7,7 +7,6 @@ widened.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from kvfuzz.case import DTYPES
 from kvfuzz.errors import UsageError, one_line
+from kvfuzz.files import read_json
 
 KIND = "kvfuzz calibration"
 SCHEMA = 1
@@ -88,12 +88,7 @@ class Calibration:
 
 def read(path: Path) -> Calibration:
     """The calibration in the file at `path`. Raises UsageError, in one line that names the file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {one_line(error)}") from None
+    data = read_json(path)
     return from_json(data, str(path))
 
 

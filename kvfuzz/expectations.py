@@ -6,7 +6,6 @@ it to be the expected one. A hunt counts such divergences and goes on to look fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from typing import Any
 from kvfuzz.case import Case
 from kvfuzz.errors import UsageError
 from kvfuzz.families import ELEMENTS, OVERSHOOT, elements, overshoots
+from kvfuzz.files import read_json
 from kvfuzz.laws import LAWS
 from kvfuzz.near import near
 from kvfuzz.verdict import Verdict
@@ -55,12 +55,7 @@ def _more(case: Case) -> set[str]:
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
     """The expectations in the file at `path`. Raises UsageError, in one line, for what it cannot
     hold."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read --expect {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"--expect {path} is not JSON: {error}") from None
+    data = read_json(path, "--expect")
     if not isinstance(data, list):
         raise UsageError(f"--expect {path} should hold a list, got {type(data).__name__}")
     return tuple(_expectation(path, number, item) for number, item in enumerate(data, 1))

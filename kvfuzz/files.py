@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.errors import UsageError
+from kvfuzz.errors import UsageError, one_line
 
 
 def check_writable(path: Path) -> None:
@@ -81,6 +81,18 @@ def _target(path: Path) -> Path:
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return target
+
+
+def read_json(path: Path, option: str = "") -> Any:
+    """What the JSON file at `path` holds, which the `option` names. Raises UsageError, in one line,
+    for a file that cannot be read or is not JSON."""
+    name = f"{option} {path}".strip()
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {one_line(error)}") from None
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -5,7 +5,6 @@ Nothing here imports torch, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -18,6 +17,7 @@ import click
 
 from kvfuzz.case import DTYPES
 from kvfuzz.errors import KvfuzzError, UsageError, one_line
+from kvfuzz.files import read_json
 from kvfuzz.settings import told
 
 if TYPE_CHECKING:
@@ -235,12 +235,7 @@ def _drop_output() -> None:
 def _config(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read --config {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"--config {path} is not JSON: {error}") from None
+    data = read_json(path, "--config")
     if not isinstance(data, dict):
         raise UsageError(f"--config {path} should hold a JSON object, got {type(data).__name__}")
     return data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.errors import UsageError, one_line
+from kvfuzz.errors import UsageError
+from kvfuzz.files import read_json
 from mutants.mutant import STATES
 from mutants.result import KIND, NOT_KILLED, SCHEMA, Score
 
@@ -77,7 +77,7 @@ def read_baseline(path: Path, subject: str) -> Baseline:
     Raises UsageError, in one line, for a file that is none, that has no score, or is of another
     subject.
     """
-    data = _parsed(path)
+    data = read_json(path, "--baseline")
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(f'--baseline {path} is no report of kvfuzz score --json: no "kind"')
     if data.get("schema") != SCHEMA:
@@ -156,12 +156,3 @@ def _is_result(each: Any) -> bool:
     return (
         isinstance(each, dict) and isinstance(each.get("id"), str) and each.get("state") in STATES
     )
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read --baseline {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--baseline {path} is not JSON: {one_line(error)}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -12,6 +11,7 @@ from typing import Any
 from kvfuzz.case import Case
 from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
+from kvfuzz.files import read_json
 from mutants.campaign import MACHINE, differing
 from mutants.result import KIND, SCHEMA, Result, Score
 from mutants.score import concluded
@@ -41,12 +41,7 @@ def merge(paths: Sequence[Path]) -> Score:
 def read_score(path: Path) -> Score:
     """The score in the report at `path`, as `kvfuzz score --json` writes it. Raises UsageError, in
     one line that names the file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {one_line(error)}") from None
+    data = read_json(path)
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(f'{path} is no report of kvfuzz score --json: it has no "kind": "{KIND}"')
     if data.get("schema") != SCHEMA:
