@@ -36,7 +36,8 @@ def patterns() -> Mapping[str, Pattern]:
 
 def shown() -> list[Mutant]:
     """The faults that have a site where they show first, and then show in the logits."""
-    return [m for m in library().values() if m.site is not None and m.law == "agreement"]
+    told = (m for m in library().values() if m.law == "agreement" and not m.watches)
+    return [mutant for mutant in told if mutant.site is not None]
 
 
 def stored() -> dict[str, Pattern]:

@@ -91,7 +91,10 @@ def test_replay_of_an_empty_directory_is_inconclusive(run):
             "did you mean append.drops_the_newest",
         ),
         (["score", "zoo", "--operator", "positon"], "did you mean position"),
-        (["score", f"{MODELS}:Summing"], "no mutant to score for subject"),
+        (
+            ["score", f"{MODELS}:Summing", "--mutant", "crop.drops_one_too_many"],
+            "is a fault of zoo",
+        ),
         (["score", "--html", "/proc/nosuch/report.html"], "cannot write /proc/nosuch/report.html"),
         (["mutants", "nosuch"], "there is no mutant 'nosuch'"),
         (["fuzz", "mutant:nosuch"], "there is no mutant 'nosuch'"),

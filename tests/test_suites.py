@@ -91,7 +91,7 @@ def test_a_bad_subject_is_a_usage_error(tmp_path):
     """Told once, not in one failure per test."""
     done = pytest_run(tmp_path, "--pyargs", "mutants.suite", "--kvfuzz-subject", "nosuch")
     assert done.returncode == 2
-    assert "UsageError: no mutant to score for subject 'nosuch'" in done.stdout
+    assert "UsageError: unknown subject 'nosuch'" in done.stdout
     assert "1 error" in done.stdout
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from kvfuzz.errors import KvfuzzError
-from kvfuzz.loading import Options
+from kvfuzz.loading import Options, load
+from mutants.anywhere.drawing import telling
 from mutants.bench import Bench, baseline, judged, left_changed
+from mutants.mutant import ANY
 from mutants.registry import find, select
 from mutants.score import prepared_bench, watched_over
 from mutants.witnessing import with_witness
@@ -21,6 +23,7 @@ from mutants.witnessing import with_witness
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = metafunc.config.option.kvfuzz_subject
     try:
+        load(subject)
         scored, watch = select(subject)
     except KvfuzzError as error:
         raise pytest.UsageError(str(error)) from None
@@ -37,9 +40,10 @@ def bench(
     kvfuzz_subject: str, kvfuzz_options: Options, kvfuzz_seed: int, kvfuzz_examples: int | None
 ) -> Bench:
     """The cases, drawn once per worker, before any mutant runs."""
-    return prepared_bench(
+    drawn = prepared_bench(
         kvfuzz_subject, kvfuzz_options, kvfuzz_examples, kvfuzz_seed, shrink=False
     )
+    return telling(drawn) if select(kvfuzz_subject)[0][0].subject == ANY else drawn
 
 
 @pytest.fixture(scope="session")
