@@ -188,7 +188,8 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
     subject no longer agrees on the case that killed it, or else the last that it met; None if it
     does."""
-    index = bench.indices[max(result.ran - 1, 0)] if result.killed_by is None else result.killed_by
+    last = bench.order(mutant)[max(result.ran - 1, 0)]
+    index = last if result.killed_by is None else result.killed_by
     try:
         with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.limits.seconds)):
             item = bench.prepared(index, mutant)

@@ -238,6 +238,23 @@ def test_a_kill_after_a_case_that_raised_is_shrunk():
     assert witness["verdict"]["status"] == "diverged"
 
 
+def test_what_is_judged_again_is_the_last_case_that_was_met(bench, monkeypatch):
+    """Of a mutant that was not killed, by its own order of the cases: another case, made ready only
+    now, might be one that what it left behind does not touch."""
+    from mutants import bench as module
+
+    mutant, seen = find(KILLED), []
+    real = module.check_against
+    monkeypatch.setattr(
+        module, "check_against", lambda *given: seen.append(given[2]) or real(*given)
+    )
+    order = bench.order(mutant)
+    assert order != sorted(order)
+    for ran in (1, 5, 20):
+        left_changed(bench, mutant, Result("a", "test", "survived", ran=ran))
+        assert seen.pop() == bench.case(order[ran - 1], mutant)
+
+
 def test_no_placebo_is_said(bench, tmp_path):
     """In the terminal and on the page, instead of a number that sounds like a check."""
     found = score("zoo", ids=(KILLED,), examples=5, seed=0, shrink=False)
