@@ -56,6 +56,11 @@ class Bench:
         drawn = self.campaign.cases[index]
         return drawn if mutant is None else mutant.fitted(drawn)
 
+    @property
+    def seconds_for_clean(self) -> float:
+        """The time that the clean subject has for one case."""
+        return max(SECONDS_FOR_CLEAN, self.campaign.limits.seconds)
+
     def order(self, mutant: Mutant) -> list[int]:
         """The indices of the cases in the order in which `mutant` meets them: as they were drawn
         if it meets all."""
@@ -191,7 +196,7 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     last = bench.order(mutant)[max(result.ran - 1, 0)]
     index = last if result.killed_by is None else result.killed_by
     try:
-        with time_limit(max(SECONDS_FOR_CLEAN, bench.campaign.limits.seconds)):
+        with time_limit(bench.seconds_for_clean):
             item = bench.prepared(index, mutant)
             changed = check_against(item.expected, item.subject, item.case).diverged
     # Whatever it raises now it did not raise for the baseline.

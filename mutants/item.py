@@ -14,8 +14,9 @@ def judged_item(
     bench: Bench, mutant: Mutant, say: Callable[..., object] = lambda **_: None
 ) -> Judged:
     """What becomes of `mutant`. What may never return is announced by a call of `say`: with the
-    `case` that begins, with the result once the mutant is `killed`, and before each `step` of
-    shrinking and locating."""
+    `case` that begins, before each `step` of shrinking and locating, and with the result as far as
+    it is `known`; `within` are the seconds of the clean subject, which may be more than a
+    mutant's."""
 
     def step() -> None:
         say(step=True)
@@ -23,9 +24,9 @@ def judged_item(
     try:
         result = judged(bench, mutant, lambda case: say(case=case))
         if result.state == "killed" and not mutant.canary:
-            say(killed=result.to_json())
+            say(known=result.to_json())
             result = with_witness(bench, mutant, result, step)
-        step()
+        say(known=result.to_json(), within=bench.seconds_for_clean)
         return Judged(result, left_changed(bench, mutant, result))
     except Unsound as unsound:
         reason = str(unsound)

@@ -80,8 +80,8 @@ def judged_in_processes(
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, and what it is at: the mutant, what it last said of it, and when. `lost` tells
-    that it is no more."""
+    """A process, and what it is at: the mutant, what it last said of it, when, and `within` how
+    many seconds it should be heard of again. `lost` tells that it is no more."""
 
     process: Any
     connection: Connection
@@ -91,12 +91,14 @@ class _Worker:
     lost: bool = False
     mutant: str | None = None
     case: int | None = None
-    killed: Result | None = None
+    known: Result | None = None
+    within: float = 0.0
     heard: float = field(default_factory=time.monotonic)
 
     def give(self, mutant: str) -> None:
         self.used = True
-        self.mutant, self.case, self.killed, self.heard = mutant, None, None, time.monotonic()
+        self.mutant, self.case, self.known, self.heard = mutant, None, None, time.monotonic()
+        self.within = self.limits.seconds
         # One that has just died is found out when it is listened to.
         with suppress(OSError):
             self.connection.send_bytes(json.dumps({"mutant": mutant}).encode())
@@ -115,7 +117,7 @@ class _Worker:
         silent = time.monotonic() - self.heard
         if not self.ready and silent > STARTING:
             return self._gone("timed_out", f"took over {STARTING:g} s")
-        if self.mutant is not None and silent > self.limits.seconds + GRACE:
+        if self.mutant is not None and silent > self.within + GRACE:
             return self._gone("timed_out", f"over {self.limits.seconds:g} s, in one call")
         return None
 
@@ -128,8 +130,9 @@ class _Worker:
         if "judged" in said:
             self.mutant = None
             return Judged.from_json(said["judged"])
-        if "killed" in said:
-            self.killed = Result.from_json(said["killed"])
+        if "known" in said:
+            self.known = Result.from_json(said["known"])
+        self.within = said.get("within", self.within)
         self.ready = self.ready or "ready" in said
         self.case = said.get("case", self.case)
         return None
@@ -143,8 +146,9 @@ class _Worker:
             raise Inconclusive(f"no mutant can be judged: {how} when it started")
         if self.mutant is None:
             return None
-        if self.killed is not None:
-            return Judged(replace(self.killed, reason=f"no witness: {how}"))
+        if self.known is not None:
+            lacks = self.known.state == "killed" and self.known.witness is None
+            return Judged(replace(self.known, reason=f"no witness: {how}") if lacks else self.known)
         where = "" if self.case is None else f" on case {self.case}"
         operator = find(self.mutant).operator
         return Judged(Result(self.mutant, operator, state, reason=how + where))

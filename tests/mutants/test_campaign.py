@@ -21,7 +21,7 @@ from mutants.journal import Journal
 from mutants.registry import library, select
 from mutants.result import Judged, Result
 from mutants.score import mixed, prepared_bench, score, watched_over
-from mutants.workers import judged_in_processes
+from mutants.workers import _Worker, judged_in_processes
 from tests.mutants.campaigns import HEAD, KILLED, fault_text, install, path_with, table
 
 SEVERAL = (
@@ -113,6 +113,24 @@ def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(dead
     }
     assert set(states) == set(names)
     assert "crashed" not in states.values()
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (Result(KILLED, "norm", "killed"), "no witness: its process ended with exit code 7"),
+        (Result(KILLED, "norm", "killed", witness={"case": {}}), None),
+        (Result(KILLED, "norm", "survived"), None),
+    ],
+)
+def test_what_was_known_of_a_mutant_outlives_its_process(known, reason):
+    """While it is shrunk, or while the clean subject is judged again, its state is settled."""
+    worker = _Worker(None, None, Limits(seconds=2), ready=True, mutant=KILLED)
+    worker._heard({"known": known.to_json(), "within": 60.0})
+    assert worker.within == 60
+    found = worker._gone("crashed", "ended with exit code 7").result
+    assert (found.state, found.reason, found.witness) == (known.state, reason, known.witness)
+    assert worker.lost
 
 
 def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
