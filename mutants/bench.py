@@ -44,6 +44,7 @@ class Bench:
     factory: Factory
     campaign: Campaign
     ready: dict[tuple[int, str], Prepared] = field(default_factory=dict)
+    proven: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
     @cached_property
     def indices(self) -> tuple[int, ...]:
@@ -93,8 +94,14 @@ class Bench:
         return self.ready[key]
 
     def require_clean(self, item: Prepared, index: int, law: str) -> int:
-        """The number of positions compared on the unmutated subject, by `law`. Raises Unsound if it
-        diverges."""
+        """The number of positions compared on the unmutated subject, by `law`, once for all
+        mutants. Raises Unsound if it diverges."""
+        key = (*self.key(index, item.case), law)
+        if key not in self.proven:
+            self.proven[key] = self._clean(item, index, law)
+        return self.proven[key]
+
+    def _clean(self, item: Prepared, index: int, law: str) -> int:
         verdict = clean_verdict(law, item.subject, item.case, item.expected)
         if verdict.diverged:
             drawn, name = self.campaign.cases[index].config, self.factory.name
@@ -193,8 +200,9 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
     subject no longer agrees on the case that killed it, or else the last that it met; None if it
     does."""
-    last = bench.order(mutant)[max(result.ran - 1, 0)]
-    index = last if result.killed_by is None else result.killed_by
+    index = result.killed_by
+    if index is None:
+        index = bench.order(mutant)[max(result.ran - 1, 0)]
     try:
         with time_limit(bench.seconds_for_clean):
             item = bench.prepared(index, mutant)
