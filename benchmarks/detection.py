@@ -34,9 +34,10 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from kvfuzz.agreement import Reference, compare_paths, reference
+from kvfuzz.agreement import compare_paths
 from kvfuzz.case import Case
 from kvfuzz.parallel import pool
+from kvfuzz.reference import Reference, reference
 from kvfuzz.run import run_cached
 from kvfuzz.tolerance import epsilon, factor
 from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig

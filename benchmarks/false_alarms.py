@@ -35,11 +35,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvfuzz.agreement import check_against, reference
+from kvfuzz.agreement import check_against
 from kvfuzz.case import DTYPES, Case
 from kvfuzz.errors import UsageError
 from kvfuzz.loading import Options, load
 from kvfuzz.parallel import pool
+from kvfuzz.reference import reference
 from kvfuzz.run import seeded
 from kvfuzz.subject import Factory, Subject
 from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig

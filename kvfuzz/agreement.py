@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from kvfuzz.case import Case
 from kvfuzz.compare import Comparison, compare, judge
-from kvfuzz.errors import InvalidSubject, one_line
+from kvfuzz.errors import one_line
 from kvfuzz.evidence import is_vacuous, lost_precision, rounded_to
-from kvfuzz.layout import Layout, layout
-from kvfuzz.noise import Unmeasurable, logits_noise
-from kvfuzz.run import CachedPathRaised, Refused, Rows, run_cached, run_uncached, seeded
-from kvfuzz.subject import Subject, cache_dtype, conforming, fitting
-from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype, constant, declared, measured
+from kvfuzz.layout import layout
+from kvfuzz.reference import Reference, agree, last_logits, prefixwise, reference, tolerance_for
+from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.subject import Subject, conforming, fitting
+from kvfuzz.tolerance import Tolerance, coarsest, compute_dtype
 from kvfuzz.twin import InDouble
 from kvfuzz.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What the uncached path says about the sequences of a case (`kvfuzz.layout`): logits
-    [sequences, time, vocab] and how far from them another honest path may be, or the error it
-    raised. `prefixwise` when the logits come from one run per prefix."""
-
-    logits: Tensor | None = None
-    tolerance: Tolerance | None = None
-    error: Exception | None = None
-    prefixwise: bool = False
 
 
 def check(
@@ -59,15 +46,50 @@ def check(
     with seeded(case.seed):
         expected = reference(subject, case, name, leeway)
         verdict = check_against(expected, subject, case, name)
-        if verdict.first is not None and not expected.prefixwise:
-            verdict, expected = _held_to_the_prefix(verdict, expected, subject, case, name, leeway)
-        if verdict.first is not None:
-            verdict, expected = _held_to_its_islands(verdict, expected, subject, case, name, leeway)
-        if verdict.error is not None and isinstance(subject, InDouble):
-            own = check(subject.subject, case, name, trace=False, probe=False)
-            if own.error is None:
-                return Verdict("discarded", reason=f"not in float64: {verdict.error}")
+        verdict, expected = _upheld(verdict, expected, subject, case, name, leeway)
         return _weighed(verdict, expected, subject, case, trace, probe)
+
+
+def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
+    """The verdict on `case` where it only matters whether the paths diverge.
+
+    Nothing is asked about what an agreement is worth, and no noise is measured where the logits
+    differ by less than is allowed without any: `excess` is then that of the smallest tolerance
+    there is, and a position at which rounding hides everything counts as agreed. In all else, and
+    in what it raises, it is `check` without `trace` and `probe`, at a fraction of the time.
+    """
+    fitting(conforming(subject, name), case, name)
+    with seeded(case.seed):
+        expected = reference(subject, case, name, noise=False)
+        cached = _cached(subject, case, name)
+        verdict = _against(expected, cached, case)
+        if verdict.first is not None:
+            expected = reference(subject, case, name)
+            verdict = _against(
+                expected, cached, case
+            )  # a second run might meet what the first left
+        return _upheld(verdict, expected, subject, case, name)[0]
+
+
+def _upheld(
+    verdict: Verdict,
+    expected: Reference,
+    subject: Subject,
+    case: Case,
+    name: str,
+    leeway: float = 1.0,
+) -> tuple[Verdict, Reference]:
+    """`verdict`, and what was `expected`, once an accusation was held to all that speaks for the
+    subject."""
+    if verdict.first is not None and not expected.prefixwise:
+        verdict, expected = _held_to_the_prefix(verdict, expected, subject, case, name, leeway)
+    if verdict.first is not None:
+        verdict, expected = _held_to_its_islands(verdict, expected, subject, case, name, leeway)
+    if verdict.error is not None and isinstance(subject, InDouble):
+        own = check(subject.subject, case, name, trace=False, probe=False)
+        if own.error is None:
+            verdict = Verdict("discarded", reason=f"not in float64: {verdict.error}")
+    return verdict, expected
 
 
 def _weighed(
@@ -101,11 +123,11 @@ def _held_to_the_prefix(
     assert expected.logits is not None
     position = verdict.first.position
     at_fault = expected.logits[:, position : position + 1]
-    alone = _last_logits(subject, layout(case).prefix(position + 1), name)
+    alone = last_logits(subject, layout(case).prefix(position + 1), name)
     tolerance = _the(expected.tolerance).between(position, position + 1)
-    if isinstance(alone, Tensor) and _agree(alone, at_fault, tolerance):
+    if isinstance(alone, Tensor) and agree(alone, at_fault, tolerance):
         return verdict, expected
-    expected = _prefixwise(subject, case, name, expected.logits, leeway)
+    expected = prefixwise(subject, case, name, expected.logits, leeway)
     return check_against(expected, subject, case, name), expected
 
 
@@ -131,94 +153,42 @@ def _held_to_its_islands(
     return check_against(expected, subject, case, name), expected
 
 
-def reference(
-    subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
-) -> Reference:
-    """The uncached logits of every prefix of the sequences of `case`, and the tolerance for them.
-
-    By the contract they come from one run per prefix. A causal decoder gives them all in one run
-    over the whole rows; that this subject does is shown on the case itself, by a run over the
-    first step's tokens alone. Where the two differ, every prefix is run.
-    """
-    found = layout(case)
-    part = _part(case, found)
-    try:
-        whole = run_uncached(subject, found.sequences, name)
-        alone = run_uncached(subject, found.prefix(part), name) if part else whole
-    except InvalidSubject:
-        raise
-    except Exception as error:
-        return Reference(error=error)
-    tolerance = tolerance_for(subject, case, whole, leeway=leeway)
-    if part == 0 or _agree(alone, whole[:, :part], tolerance.between(0, part)):
-        return Reference(whole, tolerance)
-    return _prefixwise(subject, case, name, whole, leeway)
-
-
-def _part(case: Case, found: Layout) -> int:
-    """The length of the prefix that is run alone: the first step's, or the shortest sequence's."""
-    longest = len(found.sequences[0])
-    if min(found.lengths) < longest:
-        return min(found.lengths)
-    first = next(step for step in case.steps() if step.feeds)
-    return first.size if first.size < longest else longest - 1
-
-
-def tolerance_for(
-    subject: Subject,
-    case: Case,
-    whole: Tensor,
-    logits: Tensor | None = None,
-    leeway: float = 1.0,
-    islands: Sequence[torch.dtype] = (),
-) -> Tolerance:
-    """How far from the uncached `logits` [sequences, time, vocab] (default: `whole`) another honest
-    path may be. `whole` are those of one run over all sequences of `case`, whose noise is measured.
-
-    `islands` are coarser dtypes that the uncached path is known to pass through. What a cache
-    loses that is declared to be lossy is part of the noise: the weights are perturbed
-    by the roundoff of its dtype. Falls back to a constant for a subject that cannot be measured.
-    """
-    logits = whole if logits is None else logits
-    stored = cache_dtype(subject)
-    declared_dtypes = (stored,) if stored else ()
-    dtype = coarsest(compute_dtype(whole.dtype, subject), *declared_dtypes, *islands)
-    bound = getattr(subject, "cache_bound", None)
-    if bound is not None:
-        return declared(logits, bound, dtype)
-    leeway = 1.0 if dtype == torch.float64 else leeway
-    try:
-        noise = logits_noise(subject, layout(case).sequences, whole, dtype)
-    except Unmeasurable:
-        return constant(logits, getattr(subject, "width", None), dtype, leeway)
-    for row, length in enumerate(layout(case).lengths):
-        noise[row, length:] = 0.0  # what only fills a row up has no say
-    return measured(logits, noise, dtype, leeway)
-
-
 def check_against(
     expected: Reference, subject: Subject, case: Case, name: str = "subject"
 ) -> Verdict:
     """Judge the cached path of `subject` on `case` against uncached logits found before."""
+    return _against(expected, _cached(subject, case, name), case)
+
+
+def _cached(subject: Subject, case: Case, name: str) -> Tensor | Refused | CachedPathRaised:
+    """The logits of the cached path, or why there are none."""
     try:
-        logits = run_cached(subject, case, name)
-    except Refused as refused:
-        return Verdict("discarded", reason=str(refused))
-    except CachedPathRaised as raised:
-        message = one_line(raised.error)
+        return run_cached(subject, case, name)
+    except (Refused, CachedPathRaised) as error:
+        return error
+
+
+def _against(
+    expected: Reference, cached: Tensor | Refused | CachedPathRaised, case: Case
+) -> Verdict:
+    """The verdict on what the `cached` path gave for `case`, against what was `expected`."""
+    if isinstance(cached, Refused):
+        return Verdict("discarded", reason=str(cached))
+    if isinstance(cached, CachedPathRaised):
+        message = one_line(cached.error)
         if expected.error is not None:
             return Verdict("discarded", reason=f"both paths raised ({message})")
         return Verdict(
             "diverged",
             excess=torch.inf,
             error=f"the cached path raised {message}",
-            error_step=raised.step.index,
+            error_step=cached.step.index,
         )
     if expected.logits is None:
         assert expected.error is not None
         message = one_line(expected.error)
         return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
-    return judge(compare_paths(logits, expected, case), case, expected.prefixwise)
+    return judge(compare_paths(cached, expected, case), case, expected.prefixwise)
 
 
 def compare_paths(logits: Tensor, expected: Reference, case: Case) -> Comparison:
@@ -228,44 +198,6 @@ def compare_paths(logits: Tensor, expected: Reference, case: Case) -> Comparison
     found, tolerance = layout(case), _the(expected.tolerance)
     fed = None if found.plain else found.fed.to(logits.device)
     return compare(logits, found.table(expected.logits), tolerance.at(found.table), fed)
-
-
-def _prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
-    """What one uncached run per prefix says. The noise is that of the `whole` run, whose own error
-    has no part in it."""
-    found = prefixwise_logits(subject, case, name)
-    if isinstance(found, Exception):
-        return Reference(error=found, prefixwise=True)
-    tolerance = tolerance_for(subject, case, whole, found, leeway)
-    return Reference(found, tolerance, prefixwise=True)
-
-
-def prefixwise_logits(subject: Subject, case: Case, name: str) -> Tensor | Exception:
-    """The last logits of one uncached run per prefix of the sequences of `case`, [sequences, time,
-    vocab], or the error that one raised."""
-    rows = layout(case)
-    last = []
-    for stop in range(1, len(rows.sequences[0]) + 1):
-        logits = _last_logits(subject, rows.prefix(stop), name)
-        if isinstance(logits, Exception):
-            return logits
-        last.append(logits)
-    return torch.cat(last, dim=1)
-
-
-def _last_logits(subject: Subject, rows: Rows, name: str) -> Tensor | Exception:
-    """The last logits [batch, 1, vocab] of an uncached run over `rows`, or the error that it
-    raised."""
-    try:
-        return run_uncached(subject, rows, name)[:, -1:]
-    except InvalidSubject:
-        raise
-    except Exception as error:
-        return error
-
-
-def _agree(part: Tensor, whole: Tensor, tolerance: Tolerance) -> bool:
-    return not bool(compare(part, whole, tolerance).diverges.any())
 
 
 def _the(tolerance: Tolerance | None) -> Tolerance:

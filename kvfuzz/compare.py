@@ -51,26 +51,31 @@ def compare(
     one path only differs by inf. A position with an entry that is NaN in both is undefined.
     """
     a, b = cached.double(), uncached.double()
-    both_nan = a.isnan() & b.isnan()
-    entries = (a - b).abs().masked_fill((a == b) | both_nan, 0.0)
-    entries = entries.masked_fill(entries.isnan(), torch.inf)
+    entries, both_nan = (a - b).abs(), None
+    if not bool(entries.isfinite().all()):
+        both_nan = a.isnan() & b.isnan()
+        entries = entries.masked_fill((a == b) | both_nan, 0.0)
+        entries = entries.masked_fill(entries.isnan(), torch.inf)
     if fed is not None:
         entries = entries.masked_fill(~fed[..., None], 0.0)
     worst = _ratio(entries, tolerance.allowed).argmax(-1)  # [batch, time]
     difference, bound = (
         t.gather(-1, worst[..., None])[..., 0] for t in (entries, tolerance.allowed)
     )
-    undefined = both_nan.any(-1) & (difference <= bound)
-    if fed is not None:
-        undefined = undefined & fed
+    undefined = torch.zeros_like(worst, dtype=torch.bool)
+    if both_nan is not None:
+        undefined = both_nan.any(-1) & (difference <= bound)
+        undefined = undefined if fed is None else undefined & fed
     return Comparison(cached, uncached, worst, difference, bound, undefined, tolerance, fed)
 
 
 def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
     """difference / allowed, and 0 where there is no difference, inf where there is an infinite
     one, whatever is allowed."""
-    ratio = (difference / allowed).masked_fill(difference == 0, 0.0)
-    return ratio.masked_fill(difference == torch.inf, torch.inf)
+    ratio = difference / allowed
+    if bool(ratio.isfinite().all()):
+        return ratio
+    return ratio.masked_fill(difference == 0, 0.0).masked_fill(difference == torch.inf, torch.inf)
 
 
 def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
@@ -88,7 +93,7 @@ def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdi
         "basis": tolerance.basis,
         "prefixwise": prefixwise,
     }
-    if bool(comparison.diverges.any()):
+    if bool((excess > 1).any()):
         return Verdict(
             "diverged",
             **evidence,
@@ -116,16 +121,16 @@ def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdi
 def _impact(comparison: Comparison) -> Impact:
     """What the difference does to predictions, at the positions that are finite in both paths."""
     a, b = comparison.cached.double(), comparison.uncached.double()
-    usable = ~(a.isnan().any(-1) | b.isnan().any(-1) | (a == torch.inf).any(-1))
-    usable &= ~(b == torch.inf).any(-1)
-    if comparison.fed is not None:
-        usable &= comparison.fed
-    a, b = a[usable], b[usable]  # [positions, vocab]
+    fed = comparison.fed if comparison.fed is not None else torch.ones_like(comparison.undefined)
+    a, b = a[fed], b[fed]  # [positions, vocab]
+    finite = a.isfinite() & b.isfinite()
+    if not bool(finite.all()):
+        usable = ~((a.isnan() | b.isnan() | (a == torch.inf) | (b == torch.inf)).any(-1))
+        a, b, finite = a[usable], b[usable], finite[usable]
     if not len(a):
         return Impact(0, 0, None, None)
     log_p, log_q = b.log_softmax(-1), a.log_softmax(-1)
     terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
-    finite = a.isfinite() & b.isfinite()
     change = (a - b).masked_fill(~finite, 0.0).norm()
     size = b.masked_fill(~finite, 0.0).norm()
     return Impact(
@@ -138,8 +143,9 @@ def _impact(comparison: Comparison) -> Impact:
 
 def _first(comparison: Comparison, case: Case) -> Difference:
     """The earliest diverging column; among rows that diverge there, the largest excess."""
-    column = int(comparison.diverges.any(0).nonzero()[0])
-    row = int(comparison.excess[:, column].argmax())
+    excess = comparison.excess
+    column = int((excess > 1).any(0).nonzero()[0])
+    row = int(excess[:, column].argmax())
     token = int(comparison.worst[row, column])
     step = next(step for step in case.steps() if step.start <= column < step.stop)
     return Difference(

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfuzz.agreement import tolerance_for
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.errors import one_line
+from kvfuzz.reference import tolerance_for
 from kvfuzz.run import as_tensor, run_uncached
 from kvfuzz.verdict import Verdict
 

@@ -25,23 +25,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvfuzz.agreement import Reference, check, reference
+from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.errors import KvfuzzError, UsageError, one_line
 from kvfuzz.frames import frame
 from kvfuzz.generation import generation
 from kvfuzz.layout import layout
-from kvfuzz.locating import latent_states
+from kvfuzz.locating import first_latent
 from kvfuzz.near import near
+from kvfuzz.reference import Reference, reference
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 from kvfuzz.sites import Site
+from kvfuzz.states import Expected, can_trace, expected_states
 from kvfuzz.subject import Subject, conforming, fitting
 from kvfuzz.tolerance import Tolerance
 from kvfuzz.verdict import Verdict
@@ -172,6 +175,21 @@ NEEDED = {"frame": "view", "generation": "generate"}
 LAWS = ("agreement", *COMPANIONS, "latent")
 
 
+@dataclass(frozen=True)
+class Known:
+    """What the uncached path of `subject` says of `case`: found once, for all the subjects that
+    differ from it in their cached paths alone."""
+
+    case: Case
+    subject: Subject
+    expected: Reference
+
+    @cached_property
+    def states(self) -> Expected | None:
+        """The states that it reports; None if it reports none."""
+        return expected_states(self.subject, self.case) if can_trace(self.subject) else None
+
+
 def judged(law: str, subject: Subject, case: Case, name: str = "subject") -> Verdict:
     """The verdict on `case` by `law`, one of LAWS."""
     if law == "agreement":
@@ -180,12 +198,18 @@ def judged(law: str, subject: Subject, case: Case, name: str = "subject") -> Ver
 
 
 def check_law(
-    law: str, subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
+    law: str,
+    subject: Subject,
+    case: Case,
+    name: str = "subject",
+    leeway: float = 1.0,
+    *,
+    known: Known | None = None,
 ) -> Verdict:
     """Judge a companion law on `case`. What is allowed outside float64 is multiplied by `leeway`,
     that of a calibration. A path that raises on the input that a law changes says nothing, and the
-    case is discarded. Raises UsageError for a law that there is not, InvalidSubject if the subject
-    breaks the protocol.
+    case is discarded. `known` is what the uncached path says, if that was found before. Raises
+    UsageError for a law that there is not, InvalidSubject if the subject breaks the protocol.
     """
     if law not in LAWS[1:]:
         raise UsageError(f"there is no law {law!r}{near(law, LAWS)}: choose from {', '.join(LAWS)}")
@@ -199,8 +223,9 @@ def check_law(
             if law == "frame":
                 return _frame(subject, case)
             if law == "latent":
-                return _latent(subject, case)
-            return _compared(law, subject, case, leeway)
+                return _latent(subject, case, known.states if known else None)
+            found = known.expected if known else reference(subject, case, leeway=leeway)
+            return _compared(law, subject, case, found)
         except KvfuzzError:
             raise
         except Refused as refused:
@@ -219,20 +244,18 @@ def _frame(subject: Any, case: Case) -> Verdict:
     return Verdict(status, rows=entries, law="frame", reason=reason)  # type: ignore[arg-type]
 
 
-def _latent(subject: Subject, case: Case) -> Verdict:
-    found, states = latent_states(subject, case)
-    if found is None:
+def _latent(subject: Subject, case: Case, expected: Expected | None) -> Verdict:
+    first, states = first_latent(subject, case, expected)
+    if not states:
         return Verdict("discarded", law="latent", reason="the logits differ, or no state is seen")
-    if not found:
+    if first is None:
         return Verdict("agreed", rows=states, law="latent")
-    first = found[0]
     where = f"{Site.parse(first.site).prose} differs in step {first.step + 1}"
     finding = f"latent: the logits agree, and the {where}, by {first.excess:.3g} times the allowed"
     return Verdict("diverged", excess=first.excess, law="latent", finding=finding)
 
 
-def _compared(law: str, subject: Subject, case: Case, leeway: float) -> Verdict:
-    expected = reference(subject, case, leeway=leeway)
+def _compared(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
     if expected.logits is None:
         return Verdict("discarded", law=law, reason="the uncached path raised")
     if expected.prefixwise:  # one run is compared with one run
@@ -248,7 +271,7 @@ def _compared(law: str, subject: Subject, case: Case, leeway: float) -> Verdict:
     except _Broken as broken:
         if law != "repeatability":
             # A path that does not repeat itself breaks any law, and that one first.
-            forgetful = _compared("repeatability", subject, case, leeway)
+            forgetful = _compared("repeatability", subject, case, expected)
             if forgetful.diverged:
                 return forgetful
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")

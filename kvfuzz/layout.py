@@ -48,7 +48,7 @@ def layout(case: Case) -> Layout:
     return _layout(case.tokens, case.schedule, case.given)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1024)  # a campaign asks for those of all its cases, for one mutant after another
 def _layout(
     tokens: tuple[Sequence, ...], schedule: tuple[Entry, ...], given: tuple[str, ...]
 ) -> Layout:

@@ -129,7 +129,8 @@ def _of_subject(subject: Any, name: str, options: Options) -> Factory:
         raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
 
     def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
-        return _placed(subject, name, dtype or None, options.device)
+        casts = bool(dtype) and _dtype_of(subject, name) != dtype
+        return _placed(subject, name, dtype if casts else None, options.device)
 
     return Factory(name, build, _lanes(build, {}, name, options), seeded=False)
 
@@ -146,6 +147,7 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
     offered = _choices(call, name)
     choices = {word: values for word, values in offered.items() if word not in options.config}
     asked = getattr(torch, options.dtype) if options.dtype else None
+    own: dict[tuple[torch.dtype | None, str], str] = {}
 
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
         # Given where it was asked for: a default of the factory's own is a setting of the user's.
@@ -157,7 +159,12 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
         with seeded(seed):
             subject = conforming(call(**given, **config), name)
         where = None if "device" in given else options.device
-        return _placed(subject, name, dtype or options.dtype, where)
+        to = dtype or options.dtype
+        # The seed does not change the dtype: it is read, by an uncached call, once for each config.
+        key = (wanted, repr(sorted(config.items())))
+        if to and key not in own:
+            own[key] = _dtype_of(subject, name)
+        return _placed(subject, name, to if to and own[key] != to else None, where)
 
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
     try:
@@ -246,23 +253,23 @@ def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
-    """`subject` in `dtype` on `device`, where that is another than it has.
+    """`subject` in `dtype`, if that is another than its own, on `device`, if that is.
 
     In float64 what it holds stays as it is, and its float64 twin is run. Raises UsageError if it
     cannot be moved.
     """
     wanted = torch.device(device) if device else None
     moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
-    casts = dtype is not None and _dtype_of(subject, name) != dtype
+    narrower = None if dtype == "float64" else dtype
     model = getattr(subject, "model", None)
-    if moves or (casts and dtype != "float64"):
+    if moves or narrower:
         if not isinstance(model, torch.nn.Module):
-            raise _immovable(name, dtype if casts else device, "dtype" if casts else "device")
+            raise _immovable(name, dtype or device, "dtype" if dtype else "device")
         model.to(
             device=wanted if moves else None,
-            dtype=getattr(torch, dtype) if casts and dtype and dtype != "float64" else None,
+            dtype=getattr(torch, narrower) if narrower else None,
         )
-    if not casts or dtype != "float64":
+    if dtype != "float64":
         return subject
     twin = InDouble(subject)
     if _dtype_of_logits(twin, name) not in (torch.float64, None):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kvfuzz.agreement import check_against, reference
+from kvfuzz.agreement import check_against
 from kvfuzz.case import Case
 from kvfuzz.causes import Facts, advice, cause_of
 from kvfuzz.errors import KvfuzzError, one_line
@@ -23,10 +23,12 @@ from kvfuzz.layout import layout
 from kvfuzz.loading import Options, as_factory
 from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, Suspect, latents
 from kvfuzz.paths import Paths, suspected, which_agree
+from kvfuzz.reference import reference
 from kvfuzz.resemblances import State
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 from kvfuzz.sites import Site
 from kvfuzz.states import (
+    Expected,
     can_trace,
     compared_states,
     difference_map,
@@ -87,18 +89,26 @@ def locate(
     return found
 
 
-def latent_states(subject: Subject, case: Case) -> tuple[tuple[Latent, ...] | None, int]:
-    """The states that differ though the logits agree, and how many were compared; None if the
-    logits differ, or if no state can be seen."""
+def first_latent(
+    subject: Subject, case: Case, expected: Expected | None = None
+) -> tuple[Latent | None, int]:
+    """The first state that differs though the logits agree, None if none does, and how many were
+    compared until then: none where the logits differ, or where no state can be seen. `expected` are
+    those of the uncached path of a subject that reports them, if they are known."""
     if can_trace(subject):
-        states = list(compared_states(subject, case))
-        if not states or logits_differ(states):
+        states = list(compared_states(subject, case, expected))
+        if logits_differ(states):
             return None, 0
-        return latents(difference_map(states)), sum(one.excess.numel() for one in states)
+        count = 0
+        for one in states:
+            count += one.excess.numel()
+            if one.differs:
+                return latents(difference_map([one]))[0], count
+        return None, count
     found = inside(subject, case)
     if diverging_step(found) is not None or not found.found:
         return None, 0
-    return latents(latent_cells(found)), len(found.found)
+    return next(iter(latents(latent_cells(found))), None), len(found.found)
 
 
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:

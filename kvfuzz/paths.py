@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from kvfuzz.agreement import prefixwise_logits, tolerance_for
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.layout import layout
 from kvfuzz.location import Suspect
+from kvfuzz.reference import prefixwise_logits, tolerance_for
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tolerance import Tolerance

@@ -8,13 +8,14 @@ tolerance of the logits, each against the scale of its own row.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -47,13 +48,14 @@ class Trace:
         site = Site(kind, layer)
         batch = next(state.shape[0] for state in states if state.dim() > 1)
         self.states[site] = [_flat(state, batch).clone() for state in states]
-        self.sources[site] = _line(frame)
+        self.sources[site] = _line(frame.f_code, frame.f_lineno)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compared:
-    """A site of one step in both runs, at `places`: `excess` is [parts, batch, time]. `found` and
-    `right` are its parts, the latter whole, [batch or sequences, time, features]."""
+    """A site of one step in both runs, at `places`. `found` and `right` are its parts, the latter
+    whole, [batch or sequences, time, features], with the `tolerances` of the latter. They are
+    compared when it is asked for."""
 
     step: Step
     site: Site
@@ -61,9 +63,27 @@ class Compared:
     places: Places
     found: list[Tensor]
     right: list[Tensor]
-    parts: list[Comparison]
-    excess: Tensor
+    tolerances: list[Tolerance]
     missing: str | None
+
+    @functools.cached_property
+    def parts(self) -> list[Comparison]:
+        """Each part compared, [batch, time]."""
+        at = self.places
+        return [
+            compare(found[:, : at.count], at.of(right), tolerance.at(at.of), at.text)
+            for found, right, tolerance in zip(self.found, self.right, self.tolerances, strict=True)
+        ]
+
+    @functools.cached_property
+    def excess(self) -> Tensor:
+        """How far the parts differ, in multiples of what is allowed, [parts, batch, time]."""
+        return torch.stack([part.excess for part in self.parts])
+
+    @property
+    def differs(self) -> bool:
+        """Whether a part does by more than is allowed, or positions are missing."""
+        return self.missing is not None or bool((self.excess > 1).any())
 
 
 def can_trace(subject: Any) -> bool:
@@ -93,12 +113,29 @@ def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
     return cells
 
 
-def compared_states(subject: Subject, case: Case) -> Iterator[Compared]:
-    """Every site of every step of the cached run beside the same positions uncached."""
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The states of the uncached path at every position of a case, and how far from them another
+    honest path may be."""
+
+    states: dict[Site, list[Tensor]]
+    tolerances: dict[Site, list[Tolerance]]
+
+
+def expected_states(subject: Subject, case: Case) -> Expected:
+    """What the uncached path of `subject`, which reports its states, goes through on `case`."""
+    whole = _whole(subject, case)
+    return Expected(whole.states, _tolerances(subject, case, whole))
+
+
+def compared_states(
+    subject: Subject, case: Case, expected: Expected | None = None
+) -> Iterator[Compared]:
+    """Every site of every step of the cached run beside the same positions uncached, which are
+    `expected` if that is known already."""
     if not can_trace(subject):
         return
-    whole = _whole(subject, case)
-    tolerances = _tolerances(subject, case, whole)
+    expected = expected or expected_states(subject, case)
     windows = getattr(subject, "windows", None)
     for step, trace in _traced_steps(subject, case):
         device = next(iter(trace.states.values()))[0].device
@@ -113,26 +150,16 @@ def compared_states(subject: Subject, case: Case) -> Iterator[Compared]:
             )
             if window is not None and min(window, due) <= held < due:
                 start, due = start + due - held, held  # what a window has passed may be gone
-            both = min(held, due)
-            at = places.between(start, start + both)
-            parts = [
-                compare(actual[:, :both], at.of(expected), tolerance.at(at.of), at.text)
-                for actual, expected, tolerance in zip(
-                    trace.states[site], whole.states[site], tolerances[site], strict=True
-                )
-            ]
-            excess = torch.stack([part.excess for part in parts])  # [parts, batch, time]
             missing = f"holds {held} of the {due} positions due" if held < due else None
             missing = f"holds {held} positions, {due} are due" if held > due else missing
             yield Compared(
                 step,
                 site,
                 trace.sources[site],
-                at,
+                places.between(start, start + min(held, due)),
                 trace.states[site],
-                whole.states[site],
-                parts,
-                excess,
+                expected.states[site],
+                expected.tolerances[site],
                 missing,
             )
 
@@ -148,6 +175,12 @@ class Places:
     position: Tensor | None = None
     text: Tensor | None = None
     stop: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many slots these are, of some of the slots."""
+        assert self.stop is not None
+        return self.stop - self.start
 
     def between(self, start: int, stop: int) -> Places:
         """Those of the slots `start` to `stop`."""
@@ -259,7 +292,7 @@ def divergence(compared: Compared) -> Divergence | None:
 
 def logits_differ(states: Iterable[Compared]) -> bool:
     """Whether the logits of any step differ."""
-    return any(divergence(one) is not None for one in states if one.site.kind == "logits")
+    return any(one.differs for one in states if one.site.kind == "logits")
 
 
 def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) -> State:
@@ -314,8 +347,8 @@ def _flat(state: Tensor, batch: int) -> Tensor:
     return state
 
 
-def _line(frame: FrameType) -> Line:
-    """The line that `frame` is at."""
-    code = frame.f_code
-    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    return Line(short_path(code.co_filename), frame.f_lineno, text, code.co_qualname)
+@functools.lru_cache(maxsize=1024)
+def _line(code: CodeType, number: int) -> Line:
+    """Line `number` of the file that `code` stands in."""
+    text = linecache.getline(code.co_filename, number).strip()
+    return Line(short_path(code.co_filename), number, text, code.co_qualname)

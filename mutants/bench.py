@@ -8,33 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kvfuzz.agreement import Reference, check_against, reference
+from kvfuzz.agreement import check_against
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject
+from kvfuzz.laws import Known
+from kvfuzz.reference import reference
 from kvfuzz.rounds import Plan
-from kvfuzz.subject import Factory, Subject
+from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 from mutants.campaign import Campaign
 from mutants.equivalents import unconfirmed
 from mutants.judging import clean_verdict, verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import ANY, VACUITY, Mutant
-from mutants.ordering import likely_first
+from mutants.ordering import Likeness, likely_first
 from mutants.result import Result
-from mutants.schedules import Trait, program_traits
 
 SECONDS_FOR_CLEAN = 60.0
 """The least time that the clean subject has for one case: not a mutant's, which may be tiny."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A case, the subject built for it, and what its uncached path says: shared by all mutants,
-    since a fault seldom touches the uncached path."""
-
-    case: Case
-    subject: Subject
-    expected: Reference
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class Bench:
 
     factory: Factory
     campaign: Campaign
-    ready: dict[tuple[int, str], Prepared] = field(default_factory=dict)
+    ready: dict[tuple[int, str], Known] = field(default_factory=dict)
     proven: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
     @cached_property
@@ -51,6 +42,11 @@ class Bench:
         """The numbers of the cases that mutants meet: all but those expected to diverge."""
         cases = enumerate(self.campaign.cases)
         return tuple(i for i, case in cases if not expected_of(self.campaign.plan, case))
+
+    @cached_property
+    def drawn(self) -> tuple[Case, ...]:
+        """The cases that mutants meet, without what they need."""
+        return tuple(self.campaign.cases[index] for index in self.indices)
 
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
@@ -68,18 +64,18 @@ class Bench:
         if self.campaign.matrix:
             return list(self.indices)
         met = set(self.indices)
-        likely = likely_first(mutant, self.campaign.cases, self._traits)
+        likely = likely_first(mutant, self.campaign.cases, self._likenesses)
         return [index for index in likely if index in met]
 
     @functools.cached_property
-    def _traits(self) -> list[frozenset[Trait]]:
-        return [program_traits(case) for case in self.campaign.cases]
+    def _likenesses(self) -> list[Likeness]:
+        return [Likeness.of(case) for case in self.campaign.cases]
 
     def key(self, index: int, case: Case) -> tuple[int, str]:
         """What tells `case`, number `index` with some settings, among those made ready."""
         return index, repr(sorted(case.config.items()))
 
-    def prepared(self, index: int, mutant: Mutant | None = None) -> Prepared:
+    def prepared(self, index: int, mutant: Mutant | None = None) -> Known:
         """Case number `index` as `mutant` needs it. Raises Unsound if the clean subject diverges on
         a case that was not drawn like that."""
         case = self.case(index, mutant)
@@ -87,13 +83,13 @@ class Bench:
         if key not in self.ready:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)
-            item = Prepared(case, subject, reference(subject, case, leeway=leeway))
+            item = Known(case, subject, reference(subject, case, leeway=leeway))
             self.ready[key] = item
             if case != self.campaign.cases[index]:
                 self.require_clean(item, index, "agreement")
         return self.ready[key]
 
-    def require_clean(self, item: Prepared, index: int, law: str) -> int:
+    def require_clean(self, item: Known, index: int, law: str) -> int:
         """The number of positions compared on the unmutated subject, by `law`, once for all
         mutants. Raises Unsound if it diverges."""
         key = (*self.key(index, item.case), law)
@@ -101,8 +97,8 @@ class Bench:
             self.proven[key] = self._clean(item, index, law)
         return self.proven[key]
 
-    def _clean(self, item: Prepared, index: int, law: str) -> int:
-        verdict = clean_verdict(law, item.subject, item.case, item.expected)
+    def _clean(self, item: Known, index: int, law: str) -> int:
+        verdict = clean_verdict(law, item)
         if verdict.diverged:
             drawn, name = self.campaign.cases[index].config, self.factory.name
             other = {n: v for n, v in item.case.config.items() if drawn.get(n, _NONE) != v}
@@ -154,7 +150,7 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
     state, reason = None, None
     try:
         with time_limit(limits.seconds) as check_time:
-            mutant = mutant.settled(bench.factory, [bench.case(i) for i in bench.indices])
+            mutant = mutant.settled(bench.factory, bench.drawn)
             for index in () if mutant.inapplicable else bench.order(mutant):
                 check_time()
                 if tally.calls >= limits.calls:
@@ -251,7 +247,7 @@ class Met:
         return self.error is None and self.verdict is not None and self.verdict.diverged
 
 
-def met_by(item: Prepared, mutant: Mutant) -> Met:
+def met_by(item: Known, mutant: Mutant) -> Met:
     """What the case of `item` says of `mutant`.
 
     Raises InvalidSubject if the fault cannot be put into the subject at all.
@@ -259,7 +255,7 @@ def met_by(item: Prepared, mutant: Mutant) -> Met:
     faulty = mutant.into(item.subject, item.case.dtype)
     verdict = None
     try:
-        verdict = verdict_of(mutant.law, faulty, item.case, item.expected)
+        verdict = verdict_of(mutant.law, faulty, item.case, item)
         error = verdict.error
     except InvalidSubject as refused:
         error = str(refused)

@@ -6,37 +6,38 @@ from dataclasses import replace
 
 import torch
 
-from kvfuzz.agreement import Reference, check, check_against
+from kvfuzz.agreement import check, check_against, quick_check
 from kvfuzz.case import Case
 from kvfuzz.injection import Faulty
-from kvfuzz.laws import check_law
-from kvfuzz.subject import Subject
+from kvfuzz.laws import Known, check_law
 from kvfuzz.verdict import Verdict
 from mutants.mutant import LATENT, VACUITY
 
 
-def verdict_of(law: str, faulty: Faulty, case: Case, expected: Reference | None = None) -> Verdict:
+def verdict_of(law: str, faulty: Faulty, case: Case, known: Known | None = None) -> Verdict:
     """The verdict on `case` by agreement and then by `law`, if that is another: the first of them
     that diverges, else the one by `law`.
 
-    `expected` is what the uncached path says, where it is the clean one and known already.
+    `known` is what the uncached path says without the fault, if that was found before.
     """
-    if expected is None or faulty.both:
-        found = check(faulty, case, trace=False, probe=False)
+    if faulty.both:
+        known = None
+    if known is None:
+        found = quick_check(faulty, case)
     else:
-        found = check_against(expected, faulty, case)
+        found = check_against(known.expected, faulty, case)
     if law == "agreement" or found.diverged:
         return found
     if law == LATENT and found.status != "agreed":
         return found
-    return _vacuity(faulty, case) if law == VACUITY else check_law(law, faulty, case)
+    return _vacuity(faulty, case) if law == VACUITY else check_law(law, faulty, case, known=known)
 
 
-def clean_verdict(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
-    """The verdict by `law` on a subject without a fault."""
+def clean_verdict(law: str, known: Known) -> Verdict:
+    """The verdict by `law` on the subject without a fault."""
     if law in ("agreement", VACUITY):
-        return check_against(expected, subject, case)
-    return check_law(law, subject, case)
+        return check_against(known.expected, known.subject, known.case)
+    return check_law(law, known.subject, known.case, known=known)
 
 
 def _vacuity(faulty: Faulty, case: Case) -> Verdict:

@@ -2,12 +2,14 @@
 
 Which cases there are is the fuzzer's business, and whether one of them kills does not depend on the
 order. How many are run until then does: in the order in which they were drawn a mutant of the zoo
-meets ten, in this one two.
+meets ten, in this one hardly more than one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 from kvfuzz.case import Case
 from mutants.mutant import Mutant
@@ -18,20 +20,58 @@ ROOM = 4
 something to work on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """By what cases are likened to each other: the traits of their programs, the kinds of their
+    steps in order, and the size of their token tables."""
+
+    traits: frozenset[Trait]
+    kinds: tuple[str, ...]
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, case: Case) -> Likeness:
+        kinds = tuple(step.kind for step in case.steps())
+        return cls(program_traits(case), kinds, case.batch, case.length)
+
+    def lacks(self, wanted: Likeness) -> int:
+        """How much of what is `wanted` is not there."""
+        smaller = (self.rows < wanted.rows) + (self.columns < wanted.columns)
+        missing = len(wanted.kinds) - _followed(wanted.kinds, self.kinds)
+        return len(wanted.traits - self.traits) + missing + smaller
+
+
 def likely_first(
-    mutant: Mutant, cases: Sequence[Case], traits: Sequence[frozenset[Trait]]
+    mutant: Mutant, cases: Sequence[Case], likenesses: Sequence[Likeness]
 ) -> list[int]:
-    """The indices of `cases`, whose programs have these `traits`: those first that lack least of
-    what the witness of `mutant` has; in their own order for one without a witness."""
+    """The indices of `cases`, which have these `likenesses`: those first that lack least of what
+    the witness of `mutant` has, then those that have least besides it; in their own order for one
+    without a witness."""
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    wanted = program_traits(witness) | config_traits(witness.config)
+    wanted, settings = Likeness.of(witness), config_traits(witness.config)
+    best = 2 * wanted.columns + ROOM
+    others = [len(settings - _fitted(mutant, case)) for case in cases] if settings else repeat(0)
+    unlike = (
+        (
+            lacking + has.lacks(wanted),
+            len(has.traits - wanted.traits),
+            abs(has.columns - best),
+            index,
+        )
+        for index, (has, lacking) in enumerate(zip(likenesses, others, strict=False))
+    )
+    return [index for *_, index in sorted(unlike)]
 
-    def lacks(index: int) -> tuple[int, int, int]:
-        case = cases[index]
-        has = traits[index] | config_traits({**case.config, **mutant.fitting(case.config)})
-        missing = len(wanted - has) + (case.batch < witness.batch) + (case.length < witness.length)
-        return missing, abs(case.length - 2 * witness.length - ROOM), index
 
-    return sorted(range(len(cases)), key=lacks)
+def _followed(wanted: Sequence[str], kinds: Sequence[str]) -> int:
+    """How many of the first steps that are `wanted` there are, in this order, among `kinds`."""
+    steps = iter(kinds)
+    return next((count for count, kind in enumerate(wanted) if kind not in steps), len(wanted))
+
+
+def _fitted(mutant: Mutant, case: Case) -> frozenset[Trait]:
+    """The traits of the settings of `case` as it is fitted to `mutant`."""
+    return config_traits({**case.config, **mutant.fitting(case.config)})

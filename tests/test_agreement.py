@@ -1,9 +1,11 @@
 """The contract on decoders as users write them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from kvfuzz.agreement import check
+from kvfuzz.agreement import check, quick_check
 from kvfuzz.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject
 from kvfuzz.zoo.decoder import Decoder
@@ -159,3 +161,65 @@ def test_a_subject_that_writes_into_its_tokens_harms_nobody():
             return answer
 
     assert check(Vandal(), CASE).status == "agreed"
+
+
+class CountsRuns(Decoder):
+    """The registered decoder, with a count of what is run to measure its noise."""
+
+    measured = 0
+
+    def perturbed(self, *args):
+        """Counted."""
+        self.measured += 1
+        return super().perturbed(*args)
+
+
+class StandsOff(CountsRuns):
+    """Its cached logits are off by a share of themselves."""
+
+    share = 0.0
+
+    def cached(self, tokens, cache):
+        """As they are, and a share more."""
+        logits, cache = super().cached(tokens, cache)
+        return logits * (1 + self.share), cache
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "measured"),
+    [(0.0, "agreed", 0), (5e-15, "agreed", 1), (1e-9, "diverged", 1)],
+)
+def test_a_quick_check_measures_noise_where_that_decides(share, status, measured):
+    """Not where the logits are nearer than the smallest tolerance that there is."""
+    subject = StandsOff(dtype="float64")
+    subject.share = share
+    verdict = quick_check(subject, replace(CASE, dtype="float64"))
+    assert (verdict.status, subject.measured) == (status, measured)
+
+
+def test_a_quick_check_runs_the_cached_path_once():
+    """What a first run leaves behind might make the second one differ."""
+
+    subject = StandsOff(dtype="float64")
+    subject.share = 5e-15
+    run = subject.cached
+    calls = []
+
+    def cached(tokens, cache):
+        calls.append(tokens)
+        return run(tokens, cache)
+
+    subject.cached = cached
+    assert quick_check(subject, replace(CASE, dtype="float64")).status == "agreed"
+    assert (len(calls), subject.measured) == (len(CASE.schedule), 1)
+
+
+@pytest.mark.parametrize(
+    "subject", [models.Summing, models.ForgetsOnDecode, models.RaisesOnChunks, models.NanInCached]
+)
+def test_a_quick_check_diverges_where_a_check_does(subject):
+    """And tells the same difference, or the same error."""
+    quick, whole = quick_check(subject(), CASE), check(subject(), CASE)
+    assert repr((quick.diverged, quick.first, quick.error)) == repr(
+        (whole.diverged, whole.first, whole.error)
+    )

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvfuzz.agreement import reference
 from kvfuzz.calibrating import calibrate, default_path, in_force
 from kvfuzz.calibration import Calibration, Lane, read
 from kvfuzz.case import Case
@@ -17,6 +16,7 @@ from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
 from kvfuzz.files import write_json
 from kvfuzz.hunt import fuzz
 from kvfuzz.loading import Options
+from kvfuzz.reference import reference
 from kvfuzz.zoo.decoder import Decoder
 from mutants.score import score
 

@@ -33,6 +33,7 @@ ROWS = [
     ["run", "compare", "injection", "noise", "evidence", "states", "tracing"],
     [
         "loading",
+        "reference",
         "agreement",
         "frames",
         "generation",

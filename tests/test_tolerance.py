@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.agreement import check, reference, tolerance_for
+from kvfuzz.agreement import check
 from kvfuzz.case import Case
 from kvfuzz.compare import compare, judge
 from kvfuzz.loading import load
+from kvfuzz.reference import reference, tolerance_for
 from kvfuzz.strategies import cases, space_of
 from kvfuzz.tolerance import constant, declared, measured
 from mutants.registry import library

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvfuzz.agreement import reference
 from kvfuzz.case import Case
 from kvfuzz.compare import compare
+from kvfuzz.reference import reference
 from kvfuzz.run import as_tensor, seeded
 from kvfuzz.subject import offers_of
 from mutants.anywhere.anatomy import anatomy, called, hidden

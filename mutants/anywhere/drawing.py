@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvfuzz.agreement import check_against, reference
+from kvfuzz.agreement import check_against
 from kvfuzz.case import Case
 from kvfuzz.driving import drive
+from kvfuzz.laws import Known
+from kvfuzz.reference import reference
 from kvfuzz.verdict import Verdict
-from mutants.bench import Bench, Prepared, expected_of
+from mutants.bench import Bench, expected_of
 
 
 def telling(bench: Bench) -> Bench:
@@ -17,7 +19,7 @@ def telling(bench: Bench) -> Bench:
     for. One that diverges is kept, for the baseline to report."""
     plan = bench.campaign.plan
     cases: list[Case] = []
-    ready: dict[tuple[int, str], Prepared] = {}
+    ready: dict[tuple[int, str], Known] = {}
 
     def examine(case: Case) -> Verdict | None:
         if expected_of(plan, case):
@@ -27,7 +29,7 @@ def telling(bench: Bench) -> Bench:
         verdict = check_against(expected, subject, case)
         if not verdict.diverged and verdict.status != "agreed":
             return verdict
-        ready[bench.key(len(cases), case)] = Prepared(case, subject, expected)
+        ready[bench.key(len(cases), case)] = Known(case, subject, expected)
         cases.append(case)
         return None
 

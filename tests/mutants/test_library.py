@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.agreement import check, reference
+from kvfuzz.agreement import check
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.injection import Faulty, replaced
 from kvfuzz.loading import load
+from kvfuzz.reference import reference
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.states import first_state
