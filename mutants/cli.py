@@ -173,7 +173,7 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -
     exit code."""
     from rich.console import Console
 
-    from mutants.gate import exit_code, told
+    from mutants.gate import exit_code, since
     from mutants.report.outputs import write_outputs
     from mutants.report.text import render, schedule_table
     from mutants.report.witnesses import write_witnesses
@@ -184,8 +184,10 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -
     render(result, console)
     if by:
         console.print(schedule_table(result))
-    write_outputs(outputs, result, written, {"by_schedule": schedule_json(result)} if by else {})
-    for line in told(gate, result):
+    changed = since(gate, result)
+    also = {"by_schedule": schedule_json(result)} if by else {}
+    write_outputs(outputs, result, written, also, changed)
+    for line in changed.lines if changed else ():
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if outputs.html_file:
         console.print(f"report: {outputs.html_file}", soft_wrap=True, highlight=False)

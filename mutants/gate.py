@@ -56,6 +56,15 @@ class Changes:
         return bool(self.survivors or self.lost)
 
 
+@dataclass(frozen=True)
+class Since:
+    """What has changed since a baseline, one `line` for each: what is worse first, and whether
+    there is any."""
+
+    lines: tuple[str, ...]
+    worse: bool
+
+
 def read_gate(
     fail_under: float | None, baseline: Path | None, subject: str, written: Iterable[Path] = ()
 ) -> Gate:
@@ -128,11 +137,16 @@ def exit_code(gate: Gate, score: Score) -> int:
     return int(below or worse)
 
 
-def told(gate: Gate, score: Score) -> Iterator[str]:
-    """The lines that say what has changed since the baseline; none without one, or a score."""
+def since(gate: Gate, score: Score) -> Since | None:
+    """What has changed since the baseline of `gate`, in words; None without one, or a score."""
     if gate.baseline is None or score.percent is None:
-        return
-    changed, path, before = changes(gate.baseline, score), gate.baseline.path, gate.baseline.states
+        return None
+    changed = changes(gate.baseline, score)
+    return Since(tuple(_told(gate.baseline, score, changed)), changed.worse)
+
+
+def _told(baseline: Baseline, score: Score, changed: Changes) -> Iterator[str]:
+    path, before = baseline.path, baseline.states
     states = {result.id: result.state.replace("_", " ") for result in score.results}
     for name in changed.survivors:
         then = "killed" if name in before else "not there"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.errors import UsageError
+from mutants.gate import Since
 from mutants.registry import known
 from mutants.report.advice import would_kill
 from mutants.report.markdown import LEAST, LIMIT, markdown
@@ -28,13 +29,16 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 """The environment variable that holds the file of the step's summary."""
 
 
-def annotation_lines(score: Score) -> list[str]:
+def annotation_lines(score: Score, changed: Since | None = None) -> list[str]:
     """The lines to print, at most MOST of each kind: the last of them sums up those that there was
-    no room for. Faults outside the present folder are no part of the repository, and have no
+    no room for. The first tells what has `changed` since a baseline, if that is for the worse.
+    Faults outside the present folder are no part of the repository, and have no
     place."""
     lines = []
     if score.percent is None:
         lines.append(_command("error", "no score", score.reason or "no mutant could be decided"))
+    if changed and changed.worse:
+        lines.append(_command("error", "worse than the baseline", "\n".join(changed.lines)))
     for kind in dict.fromkeys(KINDS.values()):
         found = [each for each in in_reading_order(score) if KINDS.get(each.state) == kind]
         lines += _limited(kind, found, MOST - sum(line.startswith(f"::{kind} ") for line in lines))
@@ -47,10 +51,11 @@ def summary_file() -> Path | None:
     return Path(name) if name else None
 
 
-def append_summary(score: Score, path: Path) -> None:
-    """Add `score` to the summary at `path`, which other commands of the step may have begun, as far
-    as there is room in it: with too little it is left as it is, since GitHub drops one that is too
-    large whole. Raises UsageError if it cannot be written."""
+def append_summary(score: Score, path: Path, changed: Since | None = None) -> None:
+    """Add `score`, and what has `changed` since a baseline, to the summary at `path`, which other
+    commands of the step may have begun, as far as there is room in it: with too little it is left
+    as it is, since GitHub drops one that is too large whole. Raises UsageError if it cannot be
+    written."""
     try:
         taken = path.stat().st_size if path.exists() else 0
         if LIMIT - taken < LEAST:
@@ -58,7 +63,7 @@ def append_summary(score: Score, path: Path) -> None:
         with path.open("a", encoding="utf-8") as stream:
             # A heading has to begin a line, and what stands there may not have ended its last one.
             begin = "\n" if taken else ""
-            stream.write(begin + markdown(score, LIMIT - taken - len(begin)))
+            stream.write(begin + markdown(score, LIMIT - taken - len(begin), changed))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvfuzz.report.html import environment
+from mutants.gate import Since
 from mutants.mutant import STATES
 from mutants.registry import known
 from mutants.report.entry import Entry, entry
@@ -34,9 +35,9 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-def page(score: Score, written: dict[str, Path]) -> str:
+def page(score: Score, written: dict[str, Path], changed: Since | None = None) -> str:
     """The report on `score` as one HTML document; `written` are the files of its witnesses, by
-    mutant. The same score gives the same page."""
+    mutant, and `changed` is what has changed since a baseline. The same gives the same page."""
     templates = environment("mutants.report")
     templates.filters.update(percent=percent_text, words=words)
     counts, listed = counted(list(score.results)), groups(score, written)
@@ -45,6 +46,7 @@ def page(score: Score, written: dict[str, Path]) -> str:
         counts=counts,
         decided=sum(counts[state] for state in DECIDED),
         headline=headline(score),
+        since=changed.lines if changed else (),
         identity=identity(score),
         placebos=placebos(score),
         precision=sentences(score),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from mutants.gate import Since
 from mutants.mutant import STATES
 from mutants.registry import known
 from mutants.report.advice import hunt_command, would_kill
@@ -20,6 +21,8 @@ LONGEST = 300
 """Letters of one text that are shown: an error may quote a page."""
 LONGEST_COMMAND = 4000
 """A command is of use only whole."""
+CHANGES = 20
+"""Lines on what has changed since a baseline that are shown."""
 LEFT_OUT = 100
 """Bytes that are kept free for the line that says how many mutants were left out."""
 SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
@@ -27,10 +30,11 @@ SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
 HEADER = "| mutant | state | fault | why | would kill it |\n|---|---|---|---|---|\n"
 
 
-def markdown(score: Score, limit: int = LIMIT) -> str:
-    """`score` as Markdown of at most `limit` bytes in UTF-8 (LEAST or more): the verdict, the
-    counts, the run's identity, and as many mutants as there is room for, those not killed first."""
-    head, results = _head(score), in_reading_order(score)
+def markdown(score: Score, limit: int = LIMIT, changed: Since | None = None) -> str:
+    """`score` as Markdown of at most `limit` bytes in UTF-8 (LEAST or more): the verdict, what has
+    `changed` since a baseline, the counts, the run's identity, and as many mutants as there is room
+    for, those not killed first."""
+    head, results = _head(score, changed), in_reading_order(score)
     room = limit - LEFT_OUT - len(f"{head}{HEADER}".encode())
     kept: list[str] = []
     for result in results:
@@ -58,17 +62,26 @@ def code(text: str, longest: int = LONGEST) -> str:
     return f"<code>{escaped(text, longest)}</code>"
 
 
-def _head(score: Score) -> str:
+def _head(score: Score, changed: Since | None) -> str:
     title = "No score" if score.percent is None else percent_text(score.percent, 1)
     lines = [
         f"## {escaped(title)}: KV cache mutation score of {code(score.subject)}",
         f"{escaped(headline(score))} Verdict: {score.verdict}.",
+        *([_changes(changed)] if changed else []),
         *map(escaped, sentences(score)),
         f"The same again: {code(score.command, LONGEST_COMMAND)}",
         _counts(score),
         _identity(score),
     ]
     return "\n\n".join(lines) + "\n\n"
+
+
+def _changes(changed: Since) -> str:
+    """As a list of at most CHANGES lines."""
+    lines = [f"- {escaped(line)}" for line in changed.lines[:CHANGES]]
+    if len(changed.lines) > CHANGES:
+        lines.append(f"- and {len(changed.lines) - CHANGES} more")
+    return "\n".join(["**Since the baseline**\n", *lines])
 
 
 def _counts(score: Score) -> str:

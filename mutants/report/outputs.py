@@ -15,6 +15,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.files import check_writable, to_json_text, write_text
 
 if TYPE_CHECKING:
+    from mutants.gate import Since
     from mutants.result import Score
 
 
@@ -58,10 +59,15 @@ def check_outputs(outputs: Outputs) -> None:
 
 
 def write_outputs(
-    outputs: Outputs, score: Score, witnesses: dict[str, Path], also: Mapping[str, Any]
+    outputs: Outputs,
+    score: Score,
+    witnesses: dict[str, Path],
+    also: Mapping[str, Any],
+    changed: Since | None = None,
 ) -> None:
     """Write every report on `score` that is asked for; `witnesses` are the files of its witnesses,
-    by mutant, and `also` is what kvfuzz's own JSON holds besides. Raises UsageError."""
+    by mutant, `also` is what kvfuzz's own JSON holds besides, and `changed` what has changed since
+    a baseline, for those that people read. Raises UsageError."""
     from mutants.report.badge import badge
     from mutants.report.html import page
     from mutants.report.junit import junit
@@ -72,22 +78,22 @@ def write_outputs(
         (outputs.json_file, lambda: to_json_text({**score.to_json(witnesses), **also})),
         (outputs.mutation_file, lambda: to_json_text(mutation_report(score))),
         (outputs.junit_file, lambda: junit(score)),
-        (outputs.markdown_file, lambda: markdown(score)),
+        (outputs.markdown_file, lambda: markdown(score, changed=changed)),
         (outputs.badge_file, lambda: to_json_text(badge(score))),
-        (outputs.html_file, lambda: page(score, witnesses)),
+        (outputs.html_file, lambda: page(score, witnesses, changed)),
     )
     for file, text in reports:
         if file is not None:
             write_text(file, text())
     if outputs.github:
-        _tell_github(score)
+        _tell_github(score, changed)
 
 
-def _tell_github(score: Score) -> None:
+def _tell_github(score: Score, changed: Since | None) -> None:
     from mutants.report.github import annotation_lines, append_summary, summary_file
 
-    for line in annotation_lines(score):
+    for line in annotation_lines(score, changed):
         print(line)
     summary = summary_file()
     if summary is not None:
-        append_summary(score, summary)
+        append_summary(score, summary, changed)

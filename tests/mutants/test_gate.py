@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,16 @@ import pytest
 
 from kvfuzz.errors import UsageError
 from kvfuzz.files import write_json
-from mutants.gate import Baseline, Changes, Gate, changes, exit_code, read_baseline, read_gate, told
+from mutants.gate import (
+    Baseline,
+    Changes,
+    Gate,
+    changes,
+    exit_code,
+    read_baseline,
+    read_gate,
+    since,
+)
 from mutants.mutant import STATES
 from mutants.result import Score
 from tests.mutants.scores import made, no_score, result
@@ -23,15 +33,20 @@ def score_of(**states: str) -> Score:
     return made([result(f"append.{name}", state) for name, state in states.items()])
 
 
-def since(before: dict[str, str], **now: str) -> Changes:
+def changed_since(before: dict[str, str], **now: str) -> Changes:
     states = {f"append.{name}": state for name, state in before.items()}
     return changes(Baseline(FILE, states), score_of(**now))
+
+
+def told(gate: Gate, score: Score) -> list[str]:
+    found = since(gate, score)
+    return list(found.lines) if found else []
 
 
 @pytest.mark.parametrize("state", ["survived", "unreached", "timed_out"])
 def test_what_was_killed_and_is_not_now_is_a_new_survivor(state) -> None:
     """However it was missed."""
-    found = since({"a": "killed", "b": "killed"}, a=state, b="killed")
+    found = changed_since({"a": "killed", "b": "killed"}, a=state, b="killed")
     assert found == Changes(("append.a",), (), (), ())
     assert found.worse
 
@@ -39,13 +54,13 @@ def test_what_was_killed_and_is_not_now_is_a_new_survivor(state) -> None:
 @pytest.mark.parametrize("state", ["survived", "unreached", "timed_out"])
 def test_what_was_not_there_and_is_not_killed_is_a_new_survivor(state) -> None:
     """A fault that nobody catches has come to the library."""
-    assert since({}, a=state) == Changes(("append.a",), (), (), ())
+    assert changed_since({}, a=state) == Changes(("append.a",), (), (), ())
 
 
 @pytest.mark.parametrize("before", sorted(set(STATES) - {"killed"}))
 def test_what_was_not_killed_before_is_no_new_survivor(before) -> None:
     """It is known; the gate is for what is new."""
-    assert not since({"a": before}, a="survived").worse
+    assert not changed_since({"a": before}, a="survived").worse
 
 
 @pytest.mark.parametrize(
@@ -53,15 +68,15 @@ def test_what_was_not_killed_before_is_no_new_survivor(before) -> None:
 )
 def test_a_kill_that_is_lost_to_a_state_beside_the_score_is_worse(state) -> None:
     """The percentage would not show it: it is of the others alone."""
-    found = since({"a": "killed", "b": "killed"}, a=state, b="killed")
+    found = changed_since({"a": "killed", "b": "killed"}, a=state, b="killed")
     assert found == Changes((), ("append.a",), (), ())
     assert found.worse
-    assert not since({}, a=state, b="killed").worse
+    assert not changed_since({}, a=state, b="killed").worse
 
 
 def test_improvements_and_what_vanished_are_listed_and_do_not_fail() -> None:
     """A mutant declared equivalent since then is neither."""
-    found = since(
+    found = changed_since(
         {"a": "survived", "b": "loud", "c": "killed", "d": "killed"},
         a="killed", b="killed", c="equivalent",
     )  # fmt: skip
@@ -106,25 +121,25 @@ def test_without_a_score_no_gate_passes_or_fails(gate) -> None:
     """It is inconclusive."""
     score = no_score("the unmutated zoo diverges")
     assert exit_code(gate, score) == 3
-    assert list(told(gate, score)) == []
+    assert told(gate, score) == []
 
 
 def test_what_has_changed_is_told_by_id() -> None:
     """With the state now and then, and the file."""
     gate = Gate(None, Baseline(FILE, {"append.a": "killed", "append.c": "survived", "x.y": "loud"}))
-    assert list(told(gate, score_of(a="timed_out", b="survived", c="killed"))) == [
+    assert told(gate, score_of(a="timed_out", b="survived", c="killed")) == [
         "NEW SURVIVOR append.a: timed out, killed in before.json",
         "NEW SURVIVOR append.b: survived, not there in before.json",
         "killed now, and not in before.json: append.c",
         "in before.json, and not run now: x.y",
     ]
     lost = Gate(None, Baseline(FILE, {"append.a": "killed"}))
-    assert list(told(lost, score_of(a="loud"))) == []  # nothing else was decided: no score
-    assert list(told(lost, score_of(a="loud", b="killed"))) == [
+    assert told(lost, score_of(a="loud")) == []  # nothing else was decided: no score
+    assert told(lost, score_of(a="loud", b="killed")) == [
         "KILL LOST append.a: loud, killed in before.json"
     ]
-    assert list(told(lost, score_of(a="killed"))) == ["no new survivor since before.json"]
-    assert list(told(Gate(10.0), score_of(a="survived"))) == []
+    assert told(lost, score_of(a="killed")) == ["no new survivor since before.json"]
+    assert told(Gate(10.0), score_of(a="survived")) == []
 
 
 def test_a_long_list_is_cut_with_its_number() -> None:
@@ -207,9 +222,21 @@ def test_the_command_gates_on_a_former_report(run, tmp_path) -> None:
     for each in written["mutants"]:
         each["state"] = "killed"
     before.write_text(json.dumps(written))
-    code, out, _ = run(*COMMAND, *wanted, "--baseline", before, "--fail-under", 50, *kept)
+    reports = {name: tmp_path / f"report.{name}" for name in ("md", "html")}
+    code, out, _ = run(
+        *(*COMMAND, *wanted, "--baseline", before, "--fail-under", 50, *kept, "--github"),
+        *("--markdown", reports["md"], "--html", reports["html"]),
+    )
     assert code == 1
-    assert f"NEW SURVIVOR {SURVIVOR}: survived, killed in {before}\n" in out
+    new = f"NEW SURVIVOR {SURVIVOR}: survived, killed in {before}"
+    assert f"{new}\n" in out
+    assert f"::error title=worse than the baseline::{new}\n" in out
+    # People who look at a report are told as well.
+    for report in reports.values():
+        text = html.unescape(report.read_text())
+        assert text.index(new) < text.index(
+            "What the states mean" if "<html" in text else "| mutant"
+        )
 
 
 def test_a_baseline_that_cannot_be_used_is_refused_before_the_work(run, tmp_path) -> None:
