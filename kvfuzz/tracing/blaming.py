@@ -15,9 +15,9 @@ from torch import Tensor
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparing import Compared, allowed_for, close, compared
 from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.events import ATTENDING, OUTPUT, Event
 from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.pairing import key_of
-from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
 from kvfuzz.tracing.references import Beside
 
 Found = Mapping[int, Compared]

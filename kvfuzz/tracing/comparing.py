@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvfuzz.tolerance import ROUNDOFF
 from kvfuzz.tracing.aligning import Frame, Piece, aligned, at_slots
-from kvfuzz.tracing.recording import Event
+from kvfuzz.tracing.events import Event
 
 MULTIPLE = 64.0
 """What is allowed, in units of the noise of a state: one perturbation alone is drawn."""

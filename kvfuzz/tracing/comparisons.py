@@ -9,8 +9,8 @@ from kvfuzz.case import Step
 from kvfuzz.layout import text
 from kvfuzz.tracing.aligning import is_ambiguous
 from kvfuzz.tracing.comparing import Compared, allowed_for, compared
+from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.pairing import Groups, Pairs, grouped, key_of, paired
-from kvfuzz.tracing.recording import Event, Recording
 from kvfuzz.tracing.references import Beside, References
 
 

@@ -11,8 +11,8 @@ from kvfuzz.causes import Facts
 from kvfuzz.resemblances import State, table
 from kvfuzz.tracing.aligning import aligned
 from kvfuzz.tracing.comparing import Compared, allowed_for, difference_of
+from kvfuzz.tracing.events import ATTENDING, TAPPED, Event
 from kvfuzz.tracing.inside import Inside
-from kvfuzz.tracing.recording import ATTENDING, TAPPED, Event
 
 _NUMBER = re.compile(r"\.\d+(\.|$)")
 

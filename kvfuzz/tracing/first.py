@@ -11,10 +11,10 @@ from kvfuzz.sites import Site
 from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
 from kvfuzz.tracing.comparing import Compared, ratio, worst
 from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.events import OUTPUT, Event
 from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.places import caller, line_at
-from kvfuzz.tracing.recording import OUTPUT, Event
 
 
 def first_inside(

@@ -13,7 +13,8 @@ from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparisons import Comparisons, answer
-from kvfuzz.tracing.recording import Recording, Watched, recorded
+from kvfuzz.tracing.events import Recording
+from kvfuzz.tracing.recording import Watched, recorded
 from kvfuzz.tracing.references import References, measured
 
 

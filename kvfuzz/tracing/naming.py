@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kvfuzz.sites import Site
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparing import Compared
-from kvfuzz.tracing.recording import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.tracing.events import ATTENDING, OUTPUT, TAPPED, Event
 
 
 @dataclass(frozen=True, slots=True)

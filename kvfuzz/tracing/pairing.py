@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from kvfuzz.tracing.recording import Event
+from kvfuzz.tracing.events import Event
 
 Pairs = dict[int, Event]
 """The partner of an examined event, by its index."""

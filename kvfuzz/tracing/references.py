@@ -19,8 +19,9 @@ from kvfuzz.subject import Subject, cache_dtype
 from kvfuzz.tolerance import ROUNDOFF, constant
 from kvfuzz.tracing.aligning import Frame, frame_of
 from kvfuzz.tracing.comparing import MULTIPLE, close, noise_between
+from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.pairing import Key, grouped
-from kvfuzz.tracing.recording import Event, Recording, Watched, recorded
+from kvfuzz.tracing.recording import Watched, recorded
 from kvfuzz.twin import perturbing, twin_of
 
 ROUNDED = 8.0

@@ -20,11 +20,11 @@ from kvfuzz.tracing.comparing import (
     scale_of,
     worst,
 )
+from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
 from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.pairing import grouped, paired
-from kvfuzz.tracing.recording import Event
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
 

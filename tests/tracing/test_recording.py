@@ -8,8 +8,9 @@ from torch.nn.modules import module as torch_modules
 import kvfuzz
 from kvfuzz.case import Case
 from kvfuzz.tracing import recording as module
+from kvfuzz.tracing.events import OUTPUT
 from kvfuzz.tracing.modules import is_norm
-from kvfuzz.tracing.recording import OUTPUT, Watched, recorded
+from kvfuzz.tracing.recording import Watched, recorded
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, decoder
 
