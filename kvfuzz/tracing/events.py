@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from kvfuzz.location import Line
+from kvfuzz.tracing.differing import scale_of
 from kvfuzz.tracing.operations import is_in_place
 from kvfuzz.tracing.places import NOWHERE, Homes, Place, named
 
@@ -48,6 +49,15 @@ class Event:
     taps: tuple[Tensor, ...] = ()
     unseen: bool = False
     """Whether an operand came from outside the recording, and is no weight."""
+    _scale: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """How large the numbers of its output are; 0 for integers."""
+        if self._scale is None:
+            floating = self.output.is_floating_point()
+            self._scale = scale_of(self.output) if floating else 0.0
+        return self._scale
 
     @property
     def place(self) -> Place:

@@ -10,7 +10,8 @@ import torch
 from kvfuzz.causes import Facts
 from kvfuzz.resemblances import State, table
 from kvfuzz.tracing.aligning import aligned
-from kvfuzz.tracing.comparing import Compared, allowed_for, difference_of
+from kvfuzz.tracing.comparing import Compared
+from kvfuzz.tracing.differing import allowed_for, difference_of
 from kvfuzz.tracing.events import ATTENDING, TAPPED, Event
 from kvfuzz.tracing.inside import Inside
 
@@ -113,11 +114,11 @@ def evidence_of(inside: Inside, step: int) -> tuple[str, ...]:
     events = inside.recording.of(step)
     into_states = {i for e in events if e.output.is_floating_point() for i in e.inputs}
     for event in events:
-        one = inside.found.get(event.index)
-        if one is None or event.output.is_floating_point() or event.index not in into_states:
+        # The tokens themselves, which no line of the model makes, agree always.
+        if event.output.is_floating_point() or event.index not in into_states or not event.places:
             continue
         name = "masks" if event.output.dtype == torch.bool else "positions"
-        if event.places:  # the tokens themselves agree always
+        if (one := inside.found.of(event.index)) is not None:
             said[name] = said.get(name, False) or one.differs
     for number, differs in enumerate(_keys_and_values(inside, step)):
         said[
@@ -136,8 +137,10 @@ def _keys_and_values(inside: Inside, step: int) -> Sequence[bool]:
     for event in inside.recording.of(step):
         if event.module not in attending:
             continue
-        one = inside.found.get(event.index)
-        if one is None or event.operation not in TAPPED or len(event.taps) != len(one.partner.taps):
+        if event.operation not in TAPPED:
+            continue
+        one = inside.found.of(event.index)
+        if one is None or len(event.taps) != len(one.partner.taps):
             continue
         if not one.differs and event.operation not in ATTENDING:
             continue

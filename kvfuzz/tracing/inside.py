@@ -66,7 +66,7 @@ def diverging_step(inside: Inside) -> int | None:
         logits = answer(inside.recording.of(step.index)) if step.feeds else None
         if logits is None or inside.references.answered(step.index, logits.output):
             continue
-        if (one := inside.found.get(logits.index)) is not None and one.differs:
+        if (one := inside.found.of(logits.index)) is not None and one.differs:
             return step.index
     last = inside.steps[-1].index
     return last if inside.raised else None

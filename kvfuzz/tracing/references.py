@@ -18,7 +18,8 @@ from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject, cache_dtype
 from kvfuzz.tolerance import ROUNDOFF, constant
 from kvfuzz.tracing.aligning import Frame, frame_of
-from kvfuzz.tracing.comparing import MULTIPLE, close, noise_between
+from kvfuzz.tracing.comparing import noise_between
+from kvfuzz.tracing.differing import MULTIPLE, close
 from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.pairing import Key, grouped
 from kvfuzz.tracing.recording import Watched, recorded
@@ -89,6 +90,8 @@ class References:
         self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
         self._known: dict[tuple[_Rows, bool], Reference] = {}
         self._plain: dict[_Rows, Tensor] = {}
+        self._covering: dict[int, int] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
         self._last = max(self._steps, default=0)
         self.frames = {
             n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
@@ -96,7 +99,9 @@ class References:
 
     def end(self, step: int | None) -> None:
         """Nothing after `step` is asked for, if one is named."""
-        self._last = self._last if step is None else step
+        if step is not None and step != self._last:
+            self._last = step
+            self._covering.clear()
 
     def kept(self) -> bool:
         """Whether the largest reference was not too large to keep all operations of: nor is any
@@ -147,6 +152,11 @@ class References:
 
     def covering(self, step: int) -> int:
         """The last step whose rows go on from those of `step`; itself, if there is none."""
+        if step not in self._covering:
+            self._covering[step] = self._covering_of(step)
+        return self._covering[step]
+
+    def _covering_of(self, step: int) -> int:
         mine, frame = self._texts[step], self.frames[step]
         for later in reversed(self._texts):
             theirs = self._texts[later]
@@ -168,8 +178,10 @@ class References:
         return True
 
     def _frame(self, step: int, length: int) -> Frame:
-        one = self._steps[step]
-        return frame_of(places_of(one), one.size, length)
+        if (step, length) not in self._frames:
+            one = self._steps[step]
+            self._frames[step, length] = frame_of(places_of(one), one.size, length)
+        return self._frames[step, length]
 
     def _rows(self, step: int) -> _Rows:
         """The rows of the own reference of `step`."""

@@ -12,14 +12,8 @@ from kvfuzz.schedule import Padded
 from kvfuzz.tracing import references as references_module
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import (
-    allowed_for,
-    compared,
-    difference_of,
-    noise_between,
-    scale_of,
-    worst,
-)
+from kvfuzz.tracing.comparing import compared, noise_between, worst
+from kvfuzz.tracing.differing import allowed_for, difference_of, scale_of
 from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
