@@ -6,6 +6,7 @@ modules' classes; what its own files and its cache's files call besides are help
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import sysconfig
@@ -189,6 +190,7 @@ def _is_skipped(filename: str) -> bool:
     return filename.startswith(_SKIPPED) and not filename.startswith(_OWN_MODELS)
 
 
+@functools.lru_cache(maxsize=1024)
 def _root(filename: str) -> str:
     """The folder of the package that `filename` is in, or the file itself outside packages."""
     root = Path(filename).parent
