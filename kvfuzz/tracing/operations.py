@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 # What Python calls for `x[i] = y` and for `x += y` and its like.
 _AUGMENTED = {"__setitem__"} | {
@@ -16,36 +17,41 @@ _AUGMENTED = {"__setitem__"} | {
 }  # fmt: skip
 
 
+_SEVERAL = (list, tuple)
+# What most operands are that are no tensors, which holds none.
+_PLAIN = {bool, int, float, str, slice, type(None), type(...), torch.dtype, torch.device}
+_TENSORS = (Tensor, nn.Parameter)
+
+
 def changed_by(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Tensor | None:
     """The tensor that an operation wrote into, None for one that makes its result anew."""
-    target = args[0] if args and isinstance(args[0], Tensor) else None
     if kwargs and isinstance(kwargs.get("out"), Tensor):
         return kwargs["out"]  # type: ignore[no-any-return]
-    if target is None or name == "__get__":
+    if not (is_in_place(name) or name == "__set__") or not args:
         return None
-    return target if name == "__set__" or is_in_place(name) else None
+    return args[0] if isinstance(args[0], Tensor) else None
 
 
 def is_in_place(name: str) -> bool:
     """Whether an operation of that name writes into its first operand."""
-    if name.endswith("__"):
-        return name in _AUGMENTED
-    return name.endswith("_")
+    return name[-1:] == "_" and (name in _AUGMENTED or not name.endswith("__"))
 
 
 def tensors_in(thing: Any) -> list[Tensor]:
     """The tensors in `thing`, in order."""
     if isinstance(thing, Tensor):
         return [thing]
-    if isinstance(thing, Mapping):
-        thing = thing.values()
-    elif not isinstance(thing, list | tuple):
+    if isinstance(thing, _SEVERAL):
+        values: Iterable[Any] = thing
+    elif thing is not None and isinstance(thing, Mapping):
+        values = thing.values()
+    else:
         return []
     found: list[Tensor] = []
-    for value in thing:
+    for value in values:
         if isinstance(value, Tensor):
             found.append(value)
-        elif isinstance(value, list | tuple | Mapping):
+        elif type(value) not in _PLAIN:
             found += tensors_in(value)
     return found
 
@@ -56,8 +62,8 @@ def copied(tensor: Tensor) -> Tensor:
 
 def is_value(tensor: Tensor) -> bool:
     """Whether `tensor` holds numbers that can be copied; inside `vmap` it does not."""
-    plain = type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta and not tensor.is_sparse
-    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    plain = type(tensor) in _TENSORS and not tensor.is_meta and not tensor.is_sparse
+    return plain and not is_functorch_wrapped_tensor(tensor)
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -84,7 +84,9 @@ class Homes:
             filename = code.co_filename
             if filename == _CALLER:
                 break
-            rank = ranks[filename] if filename in ranks else self._rank(filename)
+            rank = ranks.get(filename)
+            if rank is None:
+                rank = self._rank(filename)
             if rank:
                 place = filename, frame.f_lineno, code.co_qualname
                 if rank == 2:

@@ -9,7 +9,6 @@ changes. What is compiled runs as it is written. What a scripted function does i
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -87,7 +86,7 @@ class _Recorder(TorchFunctionMode):
         self.recording = Recording(homes=watched.homes)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[tuple[str, int]] = [("", 0)]
-        self._calls: Counter[str] = Counter()
+        self._calls: dict[str, int] = {}
         self._made: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
@@ -100,8 +99,9 @@ class _Recorder(TorchFunctionMode):
         """A module begins."""
         self._fresh()
         name = self._names.get(id(module)) or f"{self._stack[-1][0]}{unnamed(module)}"
-        self._stack.append((name, self._calls[name]))
-        self._calls[name] += 1
+        call = self._calls.get(name, 0)
+        self._stack.append((name, call))
+        self._calls[name] = call + 1
         if not self._numbers:
             further = self._outer[-1] if self._outer else None
             self._outer.append(self._homes.outer(sys._getframe(1), further))
@@ -149,18 +149,18 @@ class _Recorder(TorchFunctionMode):
             return result
         if not results or (name == "__set__" and id(results[0]) in self._weights):
             return result  # a weight that is exchanged for its double, by kvfuzz itself
-        self._fresh()
         places: tuple[Place, ...] = ()
         operands: list[Tensor] = []
         if not self._numbers:
             outer = self._outer[-1] if self._outer else None
             places = self._homes.places(sys._getframe(1), outer)
-            operands = tensors_in(args) + tensors_in(kwargs)
-        module, call = self._stack[-1]
+            operands = tensors_in(args)
+            if kwargs:
+                operands += tensors_in(kwargs)
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(results):
                 if is_value(tensor):
-                    event = self._event(name, module, call, places, part, tensor)
+                    event = self._event(name, *self._stack[-1], places, part, tensor)
                     self._fill(event, operands)
                     self._note(event, tensor, changed)
         return result
@@ -180,7 +180,8 @@ class _Recorder(TorchFunctionMode):
         part: int,
         tensor: Tensor,
     ) -> Event:
-        index, step = len(self.recording.events), self.recording.step
+        recording = self.recording
+        index, step = len(recording.events), recording.step
         return Event(index, step, operation, module, call, places, part, tensor)
 
     def _note_result(
@@ -188,10 +189,8 @@ class _Recorder(TorchFunctionMode):
     ) -> None:
         """Keep what `module` gives, once if it is what the last operation inside gave."""
         places = (self._homes.of(module.__class__),)
-        event, known = (
-            self._event(OUTPUT, name, call, places, part, tensor),
-            self._producers(tensor),
-        )
+        event = self._event(OUTPUT, name, call, places, part, tensor)
+        known = self._producers(tensor)
         if known and self.recording.events[known[0]].output.shape == tensor.shape:
             event.output, event.inputs = self.recording.events[known[0]].output, known
         else:
@@ -209,21 +208,22 @@ class _Recorder(TorchFunctionMode):
 
     def _fill(self, event: Event, operands: Sequence[Tensor]) -> None:
         """Copy what `event` gives and is given."""
-        made: set[int] = set()
-        for operand in operands:
-            known = self._producers(operand)
-            made.update(known)
-            if not known and id(operand) not in self._weights:
-                event.unseen |= not isinstance(operand, nn.Parameter)
-        if self.recording.whole:
+        event.output = copied(event.output)
+        self._bytes += event.output.nbytes
+        if operands:
+            made: set[int] = set()
+            for operand in operands:
+                known = self._producers(operand)
+                made.update(known)
+                if not known and id(operand) not in self._weights:
+                    event.unseen |= not isinstance(operand, nn.Parameter)
             event.inputs = tuple(sorted(made))
-        else:
+            if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
+                event.taps = tuple(map(copied, operands))
+                self._bytes += sum(tap.nbytes for tap in event.taps)
+        if not self.recording.whole:
             # Nothing tells what a module is given: it may be all that was there before.
             event.inputs = (event.index - 1,) if event.index else ()
-        event.output = copied(event.output)
-        if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
-            event.taps = tuple(map(copied, operands))
-        self._bytes += sum(t.nbytes for t in (event.output, *event.taps))
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
 
