@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from kvfuzz.tracing.aligning import Frame
-from kvfuzz.tracing.comparing import Compared, compared
+from kvfuzz.tracing.comparing import Compared, allowed_beside, compared
 from kvfuzz.tracing.comparisons import Comparisons, answer
-from kvfuzz.tracing.differing import allowed_for, close
+from kvfuzz.tracing.differing import close
 from kvfuzz.tracing.events import ATTENDING, OUTPUT, Event
 from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.numbers import Numbers
 from kvfuzz.tracing.pairing import key_of
 from kvfuzz.tracing.references import Beside
 
@@ -185,15 +185,11 @@ def _is_there(inside: Inside, event: Event) -> bool:
 
 def _is_held(event: Event, beside: Beside) -> bool:
     """Whether the reference has the values of `event` in the same module."""
-    others = [
-        other
-        for other in beside.reference.recording.events
-        if other.module == event.module and other.output.is_floating_point()
-    ]
-    if any(_same(event, other, beside.frame) for other in others):
+    numbers = beside.reference.numbers_in(event.module)
+    if any(_same(event, other, beside.frame) for other in numbers.near(event.output.max())):
         return True
     one_token = beside.frame.plain and beside.frame.fed == 1 and event.operation in _ARITHMETIC
-    return one_token and _values_within(event, others)
+    return one_token and _values_within(event, numbers)
 
 
 def _is_written(inside: Inside, event: Event) -> bool:
@@ -219,8 +215,6 @@ def _is_written(inside: Inside, event: Event) -> bool:
 def _same(event: Event, other: Event, frame: Frame) -> bool:
     """Whether `event` holds what `other` of the reference run does: at its own places, or at the
     last ones, as a state that is carried on does."""
-    if not _has_largest(event.output, other.output):
-        return False
     one = compared(event, other, frame, 0.0)
     if one is not None:
         return not one.differs and bool((event.output != 0).any())
@@ -233,30 +227,21 @@ def _same(event: Event, other: Event, frame: Frame) -> bool:
     return False
 
 
-def _has_largest(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether the largest number of `mine` is among `theirs`: quick to see, and without it nothing
-    else need be compared."""
-    if not theirs.numel():
-        return False
-    nearest = (theirs - mine.max()).abs().min()
-    return not bool(nearest > allowed_for(theirs, 0.0))
-
-
-def _values_within(event: Event, others: Sequence[Event]) -> bool:
+def _values_within(event: Event, numbers: Numbers) -> bool:
     """Whether every number of `event` is one of those that an event of the reference run holds: a
     recurrence takes one token by other operations, on other shapes, than many."""
     mine = torch.unique(event.output.detach().double())
     mine = mine[(mine != 0) & (mine != 1)]
     if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
         return False
-    for other in others:
-        if other.output.numel() < mine.numel() or not _has_largest(mine, other.output):
+    for other in numbers.near(mine.max()):
+        if other.output.numel() < mine.numel():
             continue
         theirs = other.output.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())
-        if bool((nearest <= allowed_for(other.output, 0.0)).all()):
+        if bool((nearest <= allowed_beside(other, 0.0)).all()):
             return True
     return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -21,6 +21,7 @@ from kvfuzz.tracing.aligning import Frame, frame_of
 from kvfuzz.tracing.comparing import noise_between
 from kvfuzz.tracing.differing import MULTIPLE, close
 from kvfuzz.tracing.events import Event, Recording
+from kvfuzz.tracing.numbers import Numbers, numbers_of
 from kvfuzz.tracing.pairing import Key, grouped
 from kvfuzz.tracing.recording import Watched, recorded
 from kvfuzz.twin import perturbing, twin_of
@@ -42,6 +43,7 @@ class Reference:
     logits: Tensor
     again: Callable[[], Recording | None]
     floor: float = 0.0
+    _numbers: dict[str, Numbers] = field(default_factory=dict, repr=False)
 
     @property
     def length(self) -> int:
@@ -59,6 +61,13 @@ class Reference:
         if moved is None or len(moved.events) != len(self.recording.events):
             return ()
         return moved.events
+
+    def numbers_in(self, module: str) -> Numbers:
+        """The floating-point numbers that the operations of one `module` give."""
+        if module not in self._numbers:
+            own = [e for e in self.recording.events if e.module == module]
+            self._numbers[module] = numbers_of(own)
+        return self._numbers[module]
 
     def noise_of(self, event: Event) -> float:
         """The noise of `event`, relative to its scale."""
