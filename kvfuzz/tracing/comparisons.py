@@ -77,7 +77,8 @@ class Comparisons(Mapping[int, Compared]):
         """`event` beside its `partner`: one comparison for an operation and for the module whose
         result it gives, which have one output."""
         along = self._along(event, partner, beside)
-        outputs = id(event.output), id(partner.output), id(beside.frame), along
+        mine, theirs = event.same or event, partner.same or partner
+        outputs = mine.index, theirs.index, id(beside.reference), along
         if outputs not in self._same:
             self._same[outputs] = compared(event, partner, beside.frame, 0.0, along)
         one = self._same[outputs]

@@ -49,11 +49,15 @@ class Event:
     taps: tuple[Tensor, ...] = ()
     unseen: bool = False
     """Whether an operand came from outside the recording, and is no weight."""
+    same: Event | None = None
+    """The operation whose output it is as well, of a module's result."""
     _scale: float | None = None
 
     @property
     def scale(self) -> float:
         """How large the numbers of its output are; 0 for integers."""
+        if self.same is not None:
+            return self.same.scale
         if self._scale is None:
             floating = self.output.is_floating_point()
             self._scale = scale_of(self.output) if floating else 0.0

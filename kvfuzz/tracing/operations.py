@@ -56,6 +56,13 @@ def tensors_in(thing: Any) -> list[Tensor]:
     return found
 
 
+def results_in(answer: Any) -> list[Tensor]:
+    """The states in what an operation gave."""
+    if type(answer) is Tensor:
+        return [answer]
+    return tensors_in(answer) if isinstance(answer, _SEVERAL) else []
+
+
 def copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.requires_grad else tensor.clone()
 

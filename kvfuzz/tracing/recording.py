@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -24,7 +25,14 @@ from torch.overrides import TorchFunctionMode
 from kvfuzz.tensors import walk
 from kvfuzz.tracing.events import OUTPUT, TAPPED, Event, Recording
 from kvfuzz.tracing.modules import is_norm, names_of, unnamed
-from kvfuzz.tracing.operations import changed_by, copied, is_value, storage_of, tensors_in
+from kvfuzz.tracing.operations import (
+    changed_by,
+    copied,
+    is_value,
+    results_in,
+    storage_of,
+    tensors_in,
+)
 from kvfuzz.tracing.places import Homes, Outer, Place
 
 MOST_BYTES = 2 * 1024**3
@@ -32,6 +40,14 @@ MOST_BYTES = 2 * 1024**3
 
 # What an operation gives that is no state.
 _NO_STATE = {bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout}
+
+
+class Detail(IntEnum):
+    """What is kept of each result: its numbers; also where it was made; also what from."""
+
+    NUMBERS = 1
+    LINES = 2
+    SOURCES = 3
 
 
 class Watched:
@@ -49,12 +65,11 @@ class Watched:
 
 @contextmanager
 def recorded(
-    watched: Watched, operations: bool = True, numbers: bool = False
+    watched: Watched, operations: bool = True, detail: Detail = Detail.SOURCES
 ) -> Iterator[Recording]:
-    """Inside, what the modules of a subject compute is recorded, and with `operations` each
-    operation in them; where `numbers` are all that is wanted without lines and operands. The caller
-    counts `step` up."""
-    recorder = _Recorder(watched, numbers)
+    """Inside, what the modules of a subject compute is recorded in this `detail`, and with
+    `operations` each operation in them. The caller counts `step` up."""
+    recorder = _Recorder(watched, detail)
     recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
@@ -80,9 +95,9 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, watched: Watched, numbers: bool) -> None:
+    def __init__(self, watched: Watched, detail: Detail) -> None:
         super().__init__()
-        self._numbers = numbers
+        self._lines, self._sources = detail >= Detail.LINES, detail >= Detail.SOURCES
         self.recording = Recording(homes=watched.homes)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[tuple[str, int]] = [("", 0)]
@@ -102,7 +117,7 @@ class _Recorder(TorchFunctionMode):
         call = self._calls.get(name, 0)
         self._stack.append((name, call))
         self._calls[name] = call + 1
-        if not self._numbers:
+        if self._lines:
             further = self._outer[-1] if self._outer else None
             self._outer.append(self._homes.outer(sys._getframe(1), further))
         if name not in self._seen:
@@ -139,31 +154,37 @@ class _Recorder(TorchFunctionMode):
             if not self._has_changed(result):
                 return result
             changed = result
-        if changed is not None:
-            results = [changed]
-        elif type(result) is Tensor:
-            results = [result]
-        elif isinstance(result, tuple | list) and type(result) is not torch.Size:
-            results = tensors_in(result)
-        else:
-            return result
-        if not results or (name == "__set__" and id(results[0]) in self._weights):
-            return result  # a weight that is exchanged for its double, by kvfuzz itself
-        places: tuple[Place, ...] = ()
-        operands: list[Tensor] = []
-        if not self._numbers:
+        results = results_in(result) if changed is None else [changed]
+        # A weight may be exchanged for its double, by kvfuzz itself.
+        if results and not (name == "__set__" and id(results[0]) in self._weights):
             outer = self._outer[-1] if self._outer else None
-            places = self._homes.places(sys._getframe(1), outer)
-            operands = tensors_in(args)
-            if kwargs:
-                operands += tensors_in(kwargs)
+            places = self._homes.places(sys._getframe(1), outer) if self._lines else ()
+            self._keep(name, places, results, changed, self._operands(name, args, kwargs))
+        return result
+
+    def _operands(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    ) -> list[Tensor]:
+        """The tensors that an operation was given, as far as they are wanted."""
+        if not (self._sources or (self._lines and name in TAPPED)):
+            return []
+        return tensors_in(args) + tensors_in(kwargs) if kwargs else tensors_in(args)
+
+    def _keep(
+        self,
+        name: str,
+        places: tuple[Place, ...],
+        results: Sequence[Tensor],
+        changed: Tensor | None,
+        operands: Sequence[Tensor],
+    ) -> None:
+        """Keep what an operation gave."""
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(results):
                 if is_value(tensor):
                     event = self._event(name, *self._stack[-1], places, part, tensor)
                     self._fill(event, operands)
                     self._note(event, tensor, changed)
-        return result
 
     def _fresh(self) -> None:
         """Calls of a module are counted within a step."""
@@ -191,8 +212,9 @@ class _Recorder(TorchFunctionMode):
         places = (self._homes.of(module.__class__),)
         event = self._event(OUTPUT, name, call, places, part, tensor)
         known = self._producers(tensor)
-        if known and self.recording.events[known[0]].output.shape == tensor.shape:
-            event.output, event.inputs = self.recording.events[known[0]].output, known
+        last = self.recording.events[known[0]] if known else None
+        if last is not None and last.output.shape == tensor.shape:
+            event.output, event.inputs, event.same = last.output, known, last.same or last
         else:
             self._fill(event, ())
             event.inputs = known if self.recording.whole else event.inputs

@@ -23,7 +23,7 @@ from kvfuzz.tracing.differing import MULTIPLE, close
 from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.numbers import Numbers, numbers_of
 from kvfuzz.tracing.pairing import Key, grouped
-from kvfuzz.tracing.recording import Watched, recorded
+from kvfuzz.tracing.recording import Detail, Watched, recorded
 from kvfuzz.twin import perturbing, twin_of
 
 ROUNDED = 8.0
@@ -44,6 +44,7 @@ class Reference:
     again: Callable[[], Recording | None]
     floor: float = 0.0
     _numbers: dict[str, Numbers] = field(default_factory=dict, repr=False)
+    _noises: dict[int, float] = field(default_factory=dict, repr=False)
 
     @property
     def length(self) -> int:
@@ -71,8 +72,11 @@ class Reference:
 
     def noise_of(self, event: Event) -> float:
         """The noise of `event`, relative to its scale."""
-        noise = noise_between(event, self._moved[event.index]) if self._moved else 0.0
-        return max(noise, self.floor)
+        event = event.same or event
+        if event.index not in self._noises:
+            noise = noise_between(event, self._moved[event.index]) if self._moved else 0.0
+            self._noises[event.index] = max(noise, self.floor)
+        return self._noises[event.index]
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class References:
         self.frames = {
             n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
         }
+        self._keys = {n: self._key(n) for n in self._steps}
 
     def end(self, step: int | None) -> None:
         """Nothing after `step` is asked for, if one is named."""
@@ -127,13 +132,13 @@ class References:
 
     def take(self, step: int, reference: Reference) -> None:
         """Take `reference` for the own one of `step`, and its logits for the right ones."""
-        self._known[self._key(step)] = reference
+        self._known[self._keys[step]] = reference
         self._plain[self._rows(step)] = reference.logits
 
     def own(self, step: int) -> Beside:
         """The run over the prefix that `step` ends: in one call with a fresh cache where that
         agrees (it has the cache's own code), else uncached."""
-        key = self._key(step)
+        key = self._keys[step]
         if key not in self._known:
             self._known[key] = self._run(*key)
         return Beside(self._known[key], self.frames[step])
@@ -142,7 +147,7 @@ class References:
         """The rows of the own reference of `step`, and whether it is to be one call with a cache:
         not for a step that is one itself."""
         one_call = bool(self._steps[step].before[0]) or not self.frames[step].plain
-        return self._rows(step), one_call
+        return _filled(self._texts[step], self.frames[step].length), one_call
 
     def of(self, step: int) -> Iterator[Beside]:
         """The references of `step`, the cheapest first and its own last; none if it feeds
@@ -150,7 +155,7 @@ class References:
         if step not in self._steps:
             return
         later = self.covering(step)
-        if later != step and self._key(step) not in self._known:
+        if later != step and self._keys[step] not in self._known:
             yield self.beside(step, later)
         yield self.own(step)
 
@@ -194,7 +199,7 @@ class References:
 
     def _rows(self, step: int) -> _Rows:
         """The rows of the own reference of `step`."""
-        return _filled(self._texts[step], self.frames[step].length)
+        return self._keys[step][0]
 
     def _uncached(self, rows: _Rows) -> Tensor:
         """The logits of a plain uncached run over `rows`."""
@@ -220,8 +225,8 @@ def measured(
 ) -> Reference:
     """A recorded run, whose noise can be measured."""
 
-    def recorded_run(numbers: bool = False) -> tuple[Recording, Tensor]:
-        with recorded(watched, operations, numbers) as recording:
+    def recorded_run(detail: Detail) -> tuple[Recording, Tensor]:
+        with recorded(watched, operations, detail) as recording:
             recording.step = 0
             logits = run()
         return recording, logits
@@ -232,11 +237,11 @@ def measured(
             return None
         with twin.running(promoting=False), perturbing(twin.weights) as perturb:
             perturb(LEAST_STEP, 0)
-            return recorded_run(numbers=True)[0]
+            return recorded_run(Detail.NUMBERS)[0]
 
     rounds_to = cache_dtype(subject)
     floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
-    return Reference(*recorded_run(), again, floor)
+    return Reference(*recorded_run(Detail.LINES), again, floor)
 
 
 def _in_double(weights: Sequence[Tensor]) -> bool:
