@@ -135,6 +135,17 @@ def inner(subject, case=PLAIN):
     return inside(as_factory(subject).subject(case), case)
 
 
+@pytest.mark.parametrize("subject", [Decoder, RecurrentDecoder, decoder(mixer=decoders.Fused)])
+def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
+    """By a run with other weights, which is the same operations: every projection is moved, by a few
+    roundoffs of float64."""
+    reference = inner(subject).references.own(2).reference
+    projected = [e for e in reference.recording.events if e.operation == "linear"]
+    noises = [reference.noise_of(event) for event in projected]
+    assert len(noises) > 10
+    assert all(2**-56 < noise < 2**-40 for noise in noises)
+
+
 def blamed(found):
     last = last_difference(found, diverging_step(found))
     first = first_difference(found, last)
