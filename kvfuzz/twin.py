@@ -157,6 +157,7 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
     count = sum(weight.numel() for weight in weights)
     embedding, now = F.embedding, [0.0, 0]
 
+    @functools.wraps(embedding)
     def embedded(*args: Any, **kwargs: Any) -> Tensor:
         """Each occurrence of a token by itself: where a model takes the difference of neighbours,
         equal ones would otherwise cancel, and so would what rounding does to them."""

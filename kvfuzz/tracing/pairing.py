@@ -32,6 +32,21 @@ def paired(examined: Groups, reference: Groups, fed: int, start: int, length: in
     return found
 
 
+def same_in(events: Sequence[Event], again: Sequence[Event]) -> Pairs:
+    """The partner of each of `events` in the same run done `again`, which may lack some: a weight
+    that has its dtype already is not converted. None have any if it does anything else besides."""
+    found: Pairs = {}
+    waiting = list(reversed(again))
+    for event in events:
+        if waiting and _is_same(event, waiting[-1]):
+            found[event.index] = waiting.pop()
+    return {} if waiting else found
+
+
+def _is_same(event: Event, other: Event) -> bool:
+    return event.operation == other.operation and event.output.shape == other.output.shape
+
+
 def grouped(events: Sequence[Event]) -> Groups:
     """The events of each operation of each line of each module, in order, over all its calls."""
     groups: dict[Key, list[Event]] = defaultdict(list)

@@ -22,7 +22,7 @@ from kvfuzz.tracing.comparing import noise_between
 from kvfuzz.tracing.differing import MULTIPLE, close
 from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.numbers import Numbers, numbers_of
-from kvfuzz.tracing.pairing import Key, grouped
+from kvfuzz.tracing.pairing import Key, grouped, same_in
 from kvfuzz.tracing.recording import Detail, Watched, recorded
 from kvfuzz.twin import perturbing, twin_of
 
@@ -56,12 +56,10 @@ class Reference:
         return grouped(self.recording.events)
 
     @cached_property
-    def _moved(self) -> Sequence[Event]:
-        """The events of the run with other weights; none where they are not the same operations."""
+    def _moved(self) -> Mapping[int, Event]:
+        """The same events in the run with other weights, by their index."""
         moved = self.again()
-        if moved is None or len(moved.events) != len(self.recording.events):
-            return ()
-        return moved.events
+        return {} if moved is None else same_in(self.recording.events, moved.events)
 
     def numbers_in(self, module: str) -> Numbers:
         """The floating-point numbers that the operations of one `module` give."""
@@ -74,7 +72,8 @@ class Reference:
         """The noise of `event`, relative to its scale."""
         event = event.same or event
         if event.index not in self._noises:
-            noise = noise_between(event, self._moved[event.index]) if self._moved else 0.0
+            moved = self._moved.get(event.index)
+            noise = noise_between(event, moved) if moved is not None else 0.0
             self._noises[event.index] = max(noise, self.floor)
         return self._noises[event.index]
 

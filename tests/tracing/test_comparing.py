@@ -18,7 +18,7 @@ from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
 from kvfuzz.tracing.naming import Sites, owner_of
-from kvfuzz.tracing.pairing import grouped, paired
+from kvfuzz.tracing.pairing import grouped, paired, same_in
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
 
@@ -49,6 +49,16 @@ def test_rounds_of_a_loop_are_paired_by_token():
     found = [other.index for other in pairs(mine, theirs, 2, 3, 5).values()]
     assert found == [6, 7, 8, 9]
     assert pairs(mine[:3], theirs, 2, 3, 5) == {}
+
+
+def test_a_run_done_again_may_lack_what_has_nothing_to_do():
+    """And no more than that: a run that does something else besides is another run."""
+    run = [event(0, operation="to"), event(1), event(2, operation="mul"), event(3)]
+    again = [event(0), event(1, operation="mul"), event(2)]
+    assert {index: one.index for index, one in same_in(run, again).items()} == {1: 0, 2: 1, 3: 2}
+    assert same_in(again, run) == {}
+    assert same_in(run, [*again, event(3, operation="exp")]) == {}
+    assert same_in(run, [event(0, torch.zeros(2))]) == {}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,7 @@ def inner(subject, case=PLAIN):
 
 @pytest.mark.parametrize("subject", [Decoder, RecurrentDecoder, decoder(mixer=decoders.Fused)])
 def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
-    """By a run with other weights, which is the same operations: every projection is moved, by a few
+    """By a run with other weights, of the same operations: every projection is moved, by a few
     roundoffs of float64."""
     reference = inner(subject).references.own(2).reference
     projected = [e for e in reference.recording.events if e.operation == "linear"]
