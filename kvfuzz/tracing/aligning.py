@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from kvfuzz.tracing.pieces import Cut, Piece, Rows, at, cut_of
+
+_Shape = tuple[int, ...]
+_Cuts = tuple[tuple[_Shape, _Shape] | None, tuple[Cut, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Frame:
     fed: int
     slots: int
     groups: tuple[Rows, ...]
-    cuts: dict[Any, tuple[Cut, ...] | None] = field(default_factory=dict, repr=False, compare=False)
+    cuts: dict[tuple[_Shape, _Shape, int | None], _Cuts] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def plain(self) -> bool:
@@ -53,13 +56,7 @@ def _row(number: int | None, places: Sequence[int | None], fed: int) -> Rows:
     slots = [slot for slot, place in enumerate(places) if place is not None]
     at = [place for place in places if place is not None]
     new = [slot - old for slot in slots if slot >= old]
-    return Rows(
-        number,
-        torch.tensor(new, dtype=torch.int64),
-        torch.tensor(at[len(at) - len(new) :], dtype=torch.int64),
-        torch.tensor(slots, dtype=torch.int64),
-        torch.tensor(at, dtype=torch.int64),
-    )
+    return Rows(number, tuple(new), tuple(at[len(at) - len(new) :]), tuple(slots), tuple(at))
 
 
 def aligned(
@@ -68,53 +65,45 @@ def aligned(
     """The corresponding pieces of the state `found` in the examined call and `right` in the
     reference run; None where they do not correspond. `along` is the axis of tokens where that is
     known from elsewhere, -1 if there is none."""
-    before = found.dim()
-    if frame.rows > 1:
-        found, right = _unfolded(found, right, frame)
-    along = along if found.dim() == before else None
     shapes = found.shape, right.shape, along
     if shapes not in frame.cuts:
         frame.cuts[shapes] = _cuts(*shapes, frame)
-    cuts = frame.cuts[shapes]
+    unfolded, cuts = frame.cuts[shapes]
+    if unfolded is not None:
+        found, right = found.reshape(unfolded[0]), right.reshape(unfolded[1])
     return None if cuts is None else [cut.of(found, right) for cut in cuts]
 
 
-def _cuts(
-    found: Sequence[int], right: Sequence[int], along: int | None, frame: Frame
-) -> tuple[Cut, ...] | None:
-    """How states of the shapes `found` and `right` are cut; None where they do not correspond."""
-    if len(found) != len(right):
-        return None
-    roles = _roles(found, right, frame, along)
+def _cuts(found: _Shape, right: _Shape, along: int | None, frame: Frame) -> _Cuts:
+    """How states of the shapes `found` and `right` are cut: the shapes that they are given before,
+    None for their own, and the cuts; None where they do not correspond."""
+    unfolded = _unfolded(found, right, frame)
+    if unfolded is not None:
+        (found, right), along = unfolded, None
+    roles = _roles(found, right, frame, along) if len(found) == len(right) else None
     if roles is None:
-        return None
+        return unfolded, None
     rows = _rows_axis(found, right, frame)
-    if frame.plain:
-        return (cut_of(found, right, roles, frame.groups[0], rows),)
     # Without an axis of tokens it is the state at the end, which rows reach at other times.
-    if rows is None or not any(roles):
+    if not frame.plain and (rows is None or not any(roles)):
+        return unfolded, None
+    return unfolded, tuple(cut_of(found, right, roles, group, rows) for group in frame.groups)
+
+
+def _unfolded(found: _Shape, right: _Shape, frame: Frame) -> tuple[_Shape, _Shape] | None:
+    """The shapes with rows and tokens apart, where a model has made one axis of both."""
+    if frame.rows == 1 or len(found) != len(right):
         return None
-    return tuple(cut_of(found, right, roles, group, rows) for group in frame.groups)
-
-
-def _unfolded(found: Tensor, right: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-    """Rows and tokens apart, where a model has made one axis of both."""
-    if found.dim() != right.dim():
-        return found, right
-    for axis, (mine, theirs) in enumerate(zip(found.shape, right.shape, strict=True)):
+    for axis, (mine, theirs) in enumerate(zip(found, right, strict=True)):
         if mine == theirs:
             continue
         if mine == frame.rows * frame.fed and theirs == frame.rows * frame.length:
             return (
-                _split(found, axis, (frame.rows, frame.fed)),
-                _split(right, axis, (frame.rows, frame.length)),
+                (*found[:axis], frame.rows, frame.fed, *found[axis + 1 :]),
+                (*right[:axis], frame.rows, frame.length, *right[axis + 1 :]),
             )
-        return found, right
-    return found, right
-
-
-def _split(values: Tensor, axis: int, sizes: tuple[int, int]) -> Tensor:
-    return values.reshape(*values.shape[:axis], *sizes, *values.shape[axis + 1 :])
+        return None
+    return None
 
 
 def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
@@ -122,7 +111,7 @@ def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
     used, as the columns of a mask over a cache made beforehand: these are as many in both runs, and
     padding moves what they hold."""
     group = next((group for group in frame.groups if group.row == piece.row), None)
-    if group is None or torch.equal(group.slots, group.slot_positions):
+    if group is None or group.slots == group.slot_positions:
         return
     for axis, size in enumerate(piece.found.shape):
         same = piece.right.shape[axis] == size >= max(frame.slots, frame.length)

@@ -171,9 +171,10 @@ _MAKING = ("zeros", "ones", "empty", "full", "new_", "tensor")
 
 def _is_blank(event: Event) -> bool:
     """Whether nothing has been written yet: no numbers, or the same one everywhere."""
-    values = event.output.flatten()
-    making = event.operation.startswith(_MAKING)
-    return not values.numel() or (making and bool((values == values[0]).all()))
+    values = event.output
+    if not values.numel() or not event.operation.startswith(_MAKING):
+        return not values.numel()
+    return bool((values == values.flatten()[0]).all())
 
 
 def _is_there(inside: Inside, event: Event) -> bool:

@@ -32,16 +32,14 @@ TAPPED = {
 class Event:
     """One result. `output` is a copy, made at once; `inputs` are the indices of the events that the
     operands came from (what is none of them is a weight, a constant, or was there before), and
-    `taps` are the operands of an operation on two activations. `call` counts the calls of `module`
-    in one run; `places` are the lines of the model's packages that it was called from, the
-    innermost first; `part` numbers several results.
+    `taps` are the operands of an operation on two activations. `places` are the lines of the
+    model's packages that it was called from, the innermost first; `part` numbers several results.
     """
 
     index: int
     step: int
     operation: str
     module: str
-    call: int
     places: tuple[Place, ...]
     part: int
     output: Tensor
@@ -86,9 +84,14 @@ class Recording:
     step: int = -1
     steps: dict[int, list[Event]] = field(default_factory=dict)
 
-    def add(self, event: Event) -> None:
+    def new(
+        self, operation: str, module: str, places: tuple[Place, ...], part: int, output: Tensor
+    ) -> Event:
+        """A further event, of this step."""
+        event = Event(len(self.events), self.step, operation, module, places, part, output)
         self.events.append(event)
-        self.steps.setdefault(event.step, []).append(event)
+        self.steps.setdefault(self.step, []).append(event)
+        return event
 
     def line_of(self, event: Event, owner: str | None = None) -> Line | None:
         """The line to name for `event`. What makes positions, and masks in the module `owner` that

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Rows:
     """One row of the examined call, or all of them where they are alike (`row` None): the `new`
-    tokens and `slots` of it that hold text, and the reference's positions of both, int64."""
+    tokens and `slots` of it that hold text, and the reference's positions of both."""
 
     row: int | None
-    new: Tensor
-    new_positions: Tensor
-    slots: Tensor
-    slot_positions: Tensor
+    new: tuple[int, ...]
+    new_positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    slot_positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Piece:
 
 
 # The entries along an axis: from a first one on so many, or those at some indices.
-_Taken = tuple[int, int, int] | tuple[int, Tensor]
+_Taken = tuple[int, int, int] | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ def cut_of(
             else (group.slots, group.slot_positions)
         )
         if role == "last":
-            total = int(group.slots[-1]) + 1 if len(group.slots) else 0
-            kept = own >= total - found[axis]
-            own, other = own[kept] - (total - found[axis]), other[kept]
+            first = group.slots[-1] + 1 - found[axis] if group.slots else 0
+            pairs = [(m - first, t) for m, t in zip(own, other, strict=True) if m >= first]
+            own, other = tuple(m for m, _ in pairs), tuple(t for _, t in pairs)
         held[axis] = len(own)
         mine += _taken(axis, own, found[axis])
         theirs += _taken(axis, other, right[axis])
@@ -97,7 +98,7 @@ def cut_of(
     positions: tuple[int, ...] = ()
     if along is not None:
         places = group.new_positions if new is not None else group.slot_positions
-        positions = tuple(places[len(places) - held[along] :].tolist())
+        positions = places[len(places) - held[along] :]
     return Cut(
         group.row,
         tuple(mine),
@@ -110,12 +111,12 @@ def cut_of(
     )
 
 
-def _taken(axis: int, places: Tensor, size: int) -> tuple[_Taken, ...]:
+def _taken(axis: int, places: tuple[int, ...], size: int) -> tuple[_Taken, ...]:
     """What takes the entries at `places` along an `axis` of that `size`: nothing where these are
     all of them in order, and a view where they follow each other."""
     count = len(places)
-    if count and int(places[-1]) - int(places[0]) == count - 1:
-        return ((axis, int(places[0]), count),) if count != size else ()
+    if count and places[-1] - places[0] == count - 1:
+        return ((axis, places[0], count),) if count != size else ()
     return ((axis, places),)
 
 
@@ -123,10 +124,10 @@ def _entries(values: Tensor, taken: _Taken) -> Tensor:
     if len(taken) == 3:
         return values.narrow(*taken)
     axis, places = taken
-    return values.index_select(axis, places.to(values.device))
+    return values.index_select(axis, torch.tensor(places, dtype=torch.int64, device=values.device))
 
 
-def at(values: Tensor, axis: int, places: Tensor) -> Tensor:
+def at(values: Tensor, axis: int, places: tuple[int, ...]) -> Tensor:
     """The entries of `values` at `places` along `axis`."""
     for taken in _taken(axis, places, values.shape[axis]):
         values = _entries(values, taken)

@@ -100,23 +100,18 @@ class _Recorder(TorchFunctionMode):
         self._lines, self._sources = detail >= Detail.LINES, detail >= Detail.SOURCES
         self.recording = Recording(homes=watched.homes)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
-        self._stack: list[tuple[str, int]] = [("", 0)]
-        self._calls: dict[str, int] = {}
+        self._stack: list[str] = [""]
         self._made: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._alive: list[Tensor] = []
         self._seen: set[str] = set()
         self._outer: list[Outer] = []
         self._bytes = 0
-        self._run = -1
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """A module begins."""
-        self._fresh()
-        name = self._names.get(id(module)) or f"{self._stack[-1][0]}{unnamed(module)}"
-        call = self._calls.get(name, 0)
-        self._stack.append((name, call))
-        self._calls[name] = call + 1
+        name = self._names.get(id(module)) or f"{self._stack[-1]}{unnamed(module)}"
+        self._stack.append(name)
         if self._lines:
             further = self._outer[-1] if self._outer else None
             self._outer.append(self._homes.outer(sys._getframe(1), further))
@@ -127,13 +122,13 @@ class _Recorder(TorchFunctionMode):
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A module ends, or has raised."""
-        name, call = self._stack.pop()
+        name = self._stack.pop()
         if self._outer:
             self._outer.pop()
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(tensors_in(output)):
                 if tensor.is_floating_point():
-                    self._note_result(module, name, call, part, tensor)
+                    self._note_result(module, name, part, tensor)
         if len(self._stack) == 1:
             self._homes.add(output)
 
@@ -182,51 +177,23 @@ class _Recorder(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(results):
                 if is_value(tensor):
-                    event = self._event(name, *self._stack[-1], places, part, tensor)
+                    event = self.recording.new(name, self._stack[-1], places, part, tensor)
                     self._fill(event, operands)
-                    self._note(event, tensor, changed)
+                    self._made[id(tensor)] = event.index
+                    self._alive.append(tensor)  # an id stands for one object only while that lives
+                    if changed is not None and name != "__set__" and storage_of(tensor):
+                        self._written[storage_of(tensor)] = event.index
 
-    def _fresh(self) -> None:
-        """Calls of a module are counted within a step."""
-        if self._run != self.recording.step:
-            self._run = self.recording.step
-            self._calls.clear()
-
-    def _event(
-        self,
-        operation: str,
-        module: str,
-        call: int,
-        places: tuple[Place, ...],
-        part: int,
-        tensor: Tensor,
-    ) -> Event:
-        recording = self.recording
-        index, step = len(recording.events), recording.step
-        return Event(index, step, operation, module, call, places, part, tensor)
-
-    def _note_result(
-        self, module: nn.Module, name: str, call: int, part: int, tensor: Tensor
-    ) -> None:
+    def _note_result(self, module: nn.Module, name: str, part: int, tensor: Tensor) -> None:
         """Keep what `module` gives, once if it is what the last operation inside gave."""
-        places = (self._homes.of(module.__class__),)
-        event = self._event(OUTPUT, name, call, places, part, tensor)
         known = self._producers(tensor)
         last = self.recording.events[known[0]] if known else None
+        event = self.recording.new(OUTPUT, name, (self._homes.of(type(module)),), part, tensor)
         if last is not None and last.output.shape == tensor.shape:
             event.output, event.inputs, event.same = last.output, known, last.same or last
         else:
             self._fill(event, ())
             event.inputs = known if self.recording.whole else event.inputs
-        self.recording.add(event)
-
-    def _note(self, event: Event, tensor: Tensor, changed: Tensor | None) -> None:
-        """Keep the `event` that gave `tensor`, and wrote into `changed`, if into anything."""
-        self._made[id(tensor)] = event.index
-        self._alive.append(tensor)  # an id stands for one object only while that lives
-        if changed is not None and event.operation != "__set__" and storage_of(tensor):
-            self._written[storage_of(tensor)] = event.index
-        self.recording.add(event)
 
     def _fill(self, event: Event, operands: Sequence[Tensor]) -> None:
         """Copy what `event` gives and is given."""

@@ -186,7 +186,8 @@ class References:
         right = self._uncached(self._rows(step))
         for group in self.frames[step].groups:
             rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
-            if not close(logits[rows, group.new], right[rows, group.new_positions]):
+            new, positions = list(group.new), list(group.new_positions)
+            if not close(logits[rows, new], right[rows, positions]):
                 return False
         return True
 

@@ -27,7 +27,7 @@ INF = math.inf
 
 def event(index, output=None, operation="add", line=1, part=0):
     output = torch.zeros(1) if output is None else torch.as_tensor(output)
-    return Event(index, 0, operation, "layers.0", 0, (("model.py", line, "f"),), part, output)
+    return Event(index, 0, operation, "layers.0", (("model.py", line, "f"),), part, output)
 
 
 def pairs(mine, theirs, *sizes):
