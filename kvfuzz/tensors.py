@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -13,18 +14,20 @@ from torch import Tensor, nn
 
 MOST_OBJECTS = 10_000
 _CLOSED = (str, bytes, int, float, complex, torch.dtype, torch.device, torch.Generator)
+_PLAIN = (dict, OrderedDict, list, tuple, set)
 _CODE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
 
 
 def walk(root: Any, modules: bool) -> Iterator[Any]:
     """What is reached from `root` through containers and attributes, each object once, `root`
-    among it. What torch modules hold is left out unless `modules` is true."""
+    among it; empty containers are left out. What torch modules hold is left out unless `modules`
+    is true."""
     seen: set[int] = set()
     waiting = [root]
     while waiting and len(seen) < MOST_OBJECTS:
         thing = waiting.pop()
         kind = _kind_of(type(thing))  # type: ignore[arg-type]  # a type can be hashed
-        if kind.closed or id(thing) in seen:
+        if kind.closed or id(thing) in seen or (kind.plain and not thing):
             continue
         seen.add(id(thing))
         yield thing
@@ -47,9 +50,11 @@ def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What is known of all objects of one type: whether they are `closed`, so that nothing in them
-    counts, and the names of their `slots`."""
+    counts, whether they are `plain` containers, which hold nothing beside their entries, and the
+    names of their `slots`."""
 
     closed: bool
+    plain: bool
     tensor: bool
     mapping: bool
     several: bool
@@ -61,6 +66,7 @@ def _kind_of(one: type) -> _Kind:
     slots = [vars(owner).get("__slots__", ()) for owner in one.__mro__]
     return _Kind(
         issubclass(one, _CLOSED + _CODE),
+        one in _PLAIN,
         issubclass(one, Tensor),
         issubclass(one, Mapping),
         issubclass(one, list | tuple | set | frozenset),

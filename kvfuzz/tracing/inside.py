@@ -42,21 +42,26 @@ class Inside:
 
 
 def inside(
-    subject: Subject, case: Case, uncached: Tensor | None = None, operations: bool = True
+    subject: Subject,
+    case: Case,
+    uncached: Tensor | None = None,
+    prefixes: bool = False,
+    operations: bool = True,
 ) -> Inside:
     """Every state of the cached path of `subject` on `case`, beside the same in runs over whole
-    rows. `uncached` are the logits of an uncached run over its sequences, if they are known.
-    Without `operations`, or where they are too many, of the modules alone."""
+    rows. `uncached` are the logits of an uncached run over its sequences, if they are known, and
+    `prefixes` tells that they hold for each prefix as well. Without
+    `operations`, or where they are too many, of the modules alone."""
     watched = Watched(subject)
     recording, steps, logits, error = _cached(subject, case, watched, operations)
     references = References(subject, case, steps, watched, operations)
     if uncached is not None:
-        references.know(layout(case).sequences, uncached)
+        references.know(layout(case).sequences, uncached, prefixes)
     found = Comparisons(recording, references, steps)
     made = Inside(recording, found, tuple(steps), references, logits, error)
     references.end(diverging_step(made))
     if operations and not (recording.whole and references.kept()):
-        return inside(subject, case, uncached, operations=False)
+        return inside(subject, case, uncached, prefixes, operations=False)
     return made
 
 

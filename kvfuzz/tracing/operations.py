@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ def changed_by(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | Non
     return args[0] if isinstance(args[0], Tensor) else None
 
 
+@functools.lru_cache(maxsize=1024)
 def is_in_place(name: str) -> bool:
     """Whether an operation of that name writes into its first operand."""
     return name[-1:] == "_" and (name in _AUGMENTED or not name.endswith("__"))

@@ -39,7 +39,7 @@ _OWN_MODELS = str(_OURS / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes its time to make
 class Outer:
     """The lines of the model's packages that lead to a `frame`, the innermost first, and the
     innermost of other code that may be named."""

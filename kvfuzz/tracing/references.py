@@ -102,6 +102,7 @@ class References:
         self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
         self._known: dict[tuple[_Rows, bool], Reference] = {}
         self._plain: dict[_Rows, Tensor] = {}
+        self._stands: _Rows | None = None
         self._covering: dict[int, int] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._last = max(self._steps, default=0)
@@ -125,9 +126,12 @@ class References:
         size = {n: frame.length * frame.rows for n, frame in frames.items()}
         return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
 
-    def know(self, rows: Sequence[Sequence[int]], logits: Tensor) -> None:
-        """The `logits` of an uncached run over `rows` are known, which is not run again."""
-        self._plain[tuple(map(tuple, rows))] = logits
+    def know(self, rows: Sequence[Sequence[int]], logits: Tensor, prefixes: bool) -> None:
+        """The `logits` of an uncached run over `rows` are known, which is not run again; with
+        `prefixes` what they say of a prefix is what a run over that alone says."""
+        whole = tuple(map(tuple, rows))
+        self._plain[whole] = logits
+        self._stands = whole if prefixes else None
 
     def take(self, step: int, reference: Reference) -> None:
         """Take `reference` for the own one of `step`, and its logits for the right ones."""
@@ -175,15 +179,21 @@ class References:
             theirs = self._texts[later]
             if not step < later <= self._last or len(theirs) != len(mine):
                 continue
-            goes_on = all(b[: len(a)] == a for a, b in zip(mine, theirs, strict=True))
-            if goes_on and self.frames[later].length not in (frame.slots, frame.fed):
+            if _begin(theirs, mine) and self.frames[later].length not in (frame.slots, frame.fed):
                 return later
         return step
 
     def answered(self, step: int, logits: Tensor) -> bool:
         """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the
         prefix that it ends, with less than any noise between them."""
-        right = self._uncached(self._rows(step))
+        whole, mine = self._stands, self._texts[step]
+        covered = whole is not None and len(whole) == len(mine) and _begin(whole, mine)
+        if whole is not None and covered and self._gives(step, logits, self._plain[whole]):
+            return True
+        return self._gives(step, logits, self._uncached(self._rows(step)))
+
+    def _gives(self, step: int, logits: Tensor, right: Tensor) -> bool:
+        """Whether `logits` of `step` are the `right` ones of its rows."""
         for group in self.frames[step].groups:
             rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
             new, positions = list(group.new), list(group.new_positions)
@@ -264,6 +274,11 @@ def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
     while length in (step.size, len(step.after[0]), len(rows)):
         length += 1
     return length
+
+
+def _begin(rows: _Rows, prefixes: _Rows) -> bool:
+    """Whether each of `rows` begins with its own of `prefixes`."""
+    return all(row[: len(one)] == one for row, one in zip(rows, prefixes, strict=True))
 
 
 def _filled(rows: Sequence[tuple[int, ...]], length: int) -> _Rows:
