@@ -15,6 +15,8 @@ MULTIPLE = 64.0
 HUGE = 1e30
 """Larger numbers stand for infinity, as in a mask."""
 
+# Two unlike numbers that stand for infinity are at least so far apart, whatever their dtype.
+_APART = HUGE * 2.0**-53
 # The roundoff of float32: what is coarser has noise of its own at every step.
 _FINE = 2.0**-24
 # A number that stands for "never" beside ordinary ones must not set their scale.
@@ -27,7 +29,7 @@ def difference_of(found: Tensor, right: Tensor) -> Tensor:
     where one alone is."""
     difference = (found.double() - right.double()).abs_()
     whole = not found.is_floating_point() or not difference.numel()
-    if whole or float(difference.max()) < 1:
+    if whole or float(difference.max()) < _APART:
         return difference
     mine, theirs = _finite(found), _finite(right)
     same = (mine == theirs) | (mine.isnan() & theirs.isnan())
@@ -63,7 +65,7 @@ def largest_along(found: Tensor, right: Tensor, axis: int | None) -> tuple[float
     if not found.numel() or (found.dtype == right.dtype and torch.equal(found, right)):
         return (0.0,) * (1 if axis is None else found.shape[axis])
     values = _along((found.double() - right.double()).abs_(), axis)
-    if not found.is_floating_point() or all(value < 1 for value in values):
+    if not found.is_floating_point() or all(value < _APART for value in values):
         return values
     return _along(difference_of(found, right), axis)
 

@@ -7,6 +7,7 @@ layer without one mixes tokens in its first module that does not normalise.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def _list_of_layers(events: Sequence[Event]) -> str:
     return counts.most_common(1)[0][0] if counts else "\0"
 
 
+@functools.lru_cache(maxsize=4096)  # asked for each operation, of a few modules
 def _number(module: str, prefix: str) -> int | None:
     if not module.startswith(prefix):
         return None

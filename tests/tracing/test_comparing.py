@@ -13,7 +13,7 @@ from kvfuzz.tracing import references as references_module
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
 from kvfuzz.tracing.comparing import compared, noise_between, worst
-from kvfuzz.tracing.differing import allowed_for, difference_of, scale_of
+from kvfuzz.tracing.differing import allowed_for, difference_of, largest_along, scale_of
 from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
@@ -74,6 +74,15 @@ def test_a_run_done_again_may_lack_what_has_nothing_to_do():
 def test_what_stands_for_infinity_is_infinity(found, right, difference):
     """As in masks, whichever number is used."""
     assert difference_of(torch.tensor(found), torch.tensor(right)).tolist() == difference
+
+
+def test_neighbours_that_stand_for_infinity_are_the_same():
+    """The next float64 after 2e30 is as infinite; numbers that are only large are told apart."""
+    right = torch.tensor([2e30, 2.0**96], dtype=torch.float64)
+    found = torch.tensor([math.nextafter(2e30, INF), 2.0**97], dtype=torch.float64)
+    assert difference_of(found, right).tolist() == [0, 2.0**96]
+    assert largest_along(found, right, 0) == (0, 2.0**96)
+    assert largest_along(found[:1], right[:1], None) == (0,)
 
 
 def test_integers_differ_or_do_not():
