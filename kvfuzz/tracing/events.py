@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -73,12 +74,13 @@ class Event:
 
 @dataclass(slots=True)
 class Recording:
-    """The events of a run in order. `norms` are the names of the modules that normalise, `homes`
-    where the model's code is. `whole` is false where operations were too many to keep, so that
-    modules alone are there."""
+    """The events of a run in order. `norms` are the names of the modules that normalise, `blocks`
+    of those that are layers without a number, `homes` where the model's code is. `whole` is false
+    where operations were too many to keep, so that modules alone are there."""
 
     events: list[Event] = field(default_factory=list)
     norms: set[str] = field(default_factory=set)
+    blocks: Mapping[str, int] = field(default_factory=dict)
     homes: Homes | None = None
     whole: bool = True
     step: int = -1

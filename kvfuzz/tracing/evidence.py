@@ -14,6 +14,7 @@ from kvfuzz.tracing.comparing import Compared
 from kvfuzz.tracing.differing import allowed_for, difference_of
 from kvfuzz.tracing.events import ATTENDING, TAPPED, Event
 from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.modules import block_of
 
 _NUMBER = re.compile(r"\.\d+(\.|$)")
 
@@ -40,25 +41,36 @@ def state_of(inside: Inside, compared: Compared) -> State:
 
 def _same_elsewhere(inside: Inside, partner: Event, step: int) -> dict[int, Event]:
     """The same operation in the other layers of the reference run, by the layer's number."""
-    alike: dict[str, list[Event]] = {}
+    alike: dict[int, list[Event]] = {}
+    kind, _ = _kind(inside, partner)
     for event in inside.references.own(step).reference.recording.events:
-        if _kind(event) == _kind(partner) and _NUMBER.search(event.module):
-            alike.setdefault(event.module, []).append(event)
-    own = alike.pop(partner.module, [])
+        other, number = _kind(inside, event)
+        if number is not None and other == kind:
+            alike.setdefault(number, []).append(event)
+    own = alike.pop(_kind(inside, partner)[1] or 0, [])
     # A line may run several times in a layer, as for keys and then for values.
     turn = next((n for n, event in enumerate(own) if event.index == partner.index), 0)
-    found: dict[int, Event] = {}
-    for module, events in alike.items():
-        number = _NUMBER.search(module)
-        if number and len(events) == len(own):
-            found[int(number.group().strip("."))] = events[turn]
-    return found
+    return {n: events[turn] for n, events in alike.items() if len(events) == len(own)}
 
 
-def _kind(event: Event) -> tuple[object, ...]:
-    """What an operation has in common with the same one in another layer."""
-    pattern = _NUMBER.sub(".*.", event.module, count=1)
-    return pattern, event.operation, event.place, event.part
+def _kind(inside: Inside, event: Event) -> tuple[tuple[object, ...], int | None]:
+    """What an operation has in common with the same one in another layer, and the number of its
+    own, None outside layers."""
+    pattern, number = _layer(inside, event.module)
+    return (pattern, event.operation, event.place, event.part), number
+
+
+def _layer(inside: Inside, module: str) -> tuple[str, int | None]:
+    """The name of `module` without that of its layer, and the number of that; None outside
+    layers."""
+    blocks = inside.recording.blocks
+    block = block_of(module, blocks)
+    if block is not None:
+        return "*" + module[len(block) :], blocks[block]
+    number = _NUMBER.search(module)
+    if number is None:
+        return module, None
+    return _NUMBER.sub(".*.", module, count=1), int(number.group().strip("."))
 
 
 def facts_of(
@@ -82,7 +94,7 @@ def facts_of(
 
 def _recurs(inside: Inside, event: Event) -> bool:
     """Whether `event` is in a module that mixes tokens without attention, by a state."""
-    if event.module and not _NUMBER.search(event.module):
+    if event.module and _layer(inside, event.module)[1] is None:
         return False
     same = [e for e in inside.recording.events if e.module == event.module]
     return not any(e.operation in ATTENDING for e in same) and any(

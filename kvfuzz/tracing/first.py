@@ -114,7 +114,7 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
-    owner = owner_of(inside.recording.events)
+    owner = owner_of(inside.recording.events, inside.recording.blocks)
     line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
     partner = inside.references.own(first.event.step).reference.recording.line_of(
         first.partner, owner
@@ -137,7 +137,8 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
 
 def _sites(inside: Inside, step: int) -> Sites:
     """The sites of the states of a step that feeds."""
-    return Sites(inside.recording.of(step), inside.recording.norms, inside.frames[step])
+    recording = inside.recording
+    return Sites(recording.of(step), recording.norms, inside.frames[step], recording.blocks)
 
 
 def _newest(inside: Inside, step: int, row: int) -> int:

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from kvfuzz.tensors import walk
 from kvfuzz.tracing.events import OUTPUT, TAPPED, Event, Recording
-from kvfuzz.tracing.modules import is_norm, names_of, unnamed
+from kvfuzz.tracing.modules import blocks_of, is_norm, modules_of, unnamed
 from kvfuzz.tracing.operations import (
     changed_by,
     copied,
@@ -56,7 +56,9 @@ class Watched:
 
     def __init__(self, subject: Any) -> None:
         model = getattr(subject, "model", subject)
-        self.names = names_of(subject, model)
+        modules = modules_of(subject, model)
+        self.names = {id(module): name for name, module in modules.items()}
+        self.blocks = blocks_of(modules)
         self.homes = Homes(subject, model)
         self.weights = {
             id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
@@ -98,7 +100,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, watched: Watched, detail: Detail) -> None:
         super().__init__()
         self._lines, self._sources = detail >= Detail.LINES, detail >= Detail.SOURCES
-        self.recording = Recording(homes=watched.homes)
+        self.recording = Recording(homes=watched.homes, blocks=watched.blocks)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[str] = [""]
         self._made: dict[int, int] = {}

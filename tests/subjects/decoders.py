@@ -292,8 +292,14 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.token, self.place = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
-        self.layers = nn.ModuleList(self.block(n, self.mixer) for n in range(LAYERS))
+        self.keep([self.block(n, self.mixer) for n in range(LAYERS)])
         self.norm = Norm()
+
+    def keep(self, layers):
+        self.layers = nn.ModuleList(layers)
+
+    def in_order(self):
+        return self.layers
 
     def forward(self, tokens, cache=None, text=None, positions=None):
         start, time = (0 if cache is None else cache.length), tokens.shape[1]
@@ -303,7 +309,7 @@ class Net(nn.Module):
         mask = self.mask(start, time, text).to(x.dtype)
         if self.time_first:
             x, mask = x.transpose(0, 1), mask[0, 0]
-        for layer in self.layers:
+        for layer in self.in_order():
             x = layer(x, mask, cache)
         x = x.transpose(0, 1) if self.time_first else x
         return self.read(self.norm(x), start)
@@ -321,6 +327,26 @@ class Net(nn.Module):
 
     def read(self, x, start):
         return F.linear(x, self.token.weight)
+
+
+class KeyedNet(Net):
+    """Its layers have keys."""
+
+    def keep(self, layers):
+        self.layers = nn.ModuleDict(zip(("lower", "upper"), layers, strict=True))
+
+    def in_order(self):
+        return self.layers.values()
+
+
+class SideBySideNet(Net):
+    """Its layers are attributes."""
+
+    def keep(self, layers):
+        self.lower, self.upper = layers
+
+    def in_order(self):
+        return self.lower, self.upper
 
 
 class PositionTooFar(Net):

@@ -17,6 +17,7 @@ from kvfuzz.tracing.differing import allowed_for, difference_of, largest_along, 
 from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
+from kvfuzz.tracing.modules import blocks_of, modules_of
 from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.pairing import grouped, paired, same_in
 from tests.subjects import decoders
@@ -292,7 +293,8 @@ def sites(subject, step=1):
     """The sites of the operations of a step, by module."""
     found = inner(subject)
     events = found.recording.of(step)
-    named = Sites(events, found.recording.norms, found.frames[step])
+    recording = found.recording
+    named = Sites(events, recording.norms, found.frames[step], recording.blocks)
     by = {}
     for one in events:
         by.setdefault(one.module, []).append(str(named.of(one, found.found.get(one.index))))
@@ -315,9 +317,67 @@ def test_the_sites_of_a_decoder_with_attention(mixer):
         assert set(by[f"layers.{layer}.mixer.out"]) == {f"{layer}.attention"}
     assert set(by["norm"]) == {"final_norm"}
     assert set(by["place"]) == {"position"}
-    assert owner_of(events) == "<Net>"
+    assert owner_of(events, {}) == "<Net>"
     own = dict.fromkeys(by["<Net>"])
     assert list(own) == ["position", "0.attention", "logits"]
+
+
+@pytest.mark.parametrize(
+    ("net", "layers"),
+    [
+        (decoders.KeyedNet, ("layers.lower", "layers.upper")),
+        (decoders.SideBySideNet, ("lower", "upper")),
+    ],
+)
+def test_layers_without_numbers_have_those_of_their_order(net, layers):
+    """The same sites as where they are in a list, though their MLPs number their parts."""
+    numbered, _ = sites(Decoder)
+    by, events = sites(decoder(net=net))
+    for number, layer in enumerate(layers):
+        for part in ("", ".before", ".mixer", ".mixer.out", ".mlp.0", ".after"):
+            assert by[layer + part] == numbered[f"layers.{number}{part}"]
+    whole = f"<{net.__name__}>"
+    assert by[whole] == numbered["<Net>"]
+    assert owner_of(events, dict(zip(layers, (0, 1), strict=True))) == whole
+
+
+class Pair(nn.Module):
+    """Two stacks of one class, each with numbered blocks, or with none."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.encoder, self.decoder = (nn.Sequential(*map(Stacked, range(blocks))) for _ in "12")
+
+
+class Stacked(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.part = nn.Linear(2, 2) if number % 2 == 0 else nn.Sequential(nn.Linear(2, 2))
+
+
+class Kinds(nn.Module):
+    """What is alike holds nothing, and what holds something is of two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.first, self.second = Stacked(0), nn.Sequential(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        (decoders.SideBySideNet, {"lower": 0, "upper": 1}),
+        (decoders.Net, {}),
+        (lambda: Pair(2), {}),
+        (lambda: Pair(1), {"encoder": 0, "decoder": 1}),
+        (Kinds, {}),
+    ],
+)
+def test_layers_without_numbers_are_alike_and_stand_in_for_a_list_alone(model, blocks):
+    """Neither two stacks that have lists of layers, nor projections, nor parts of two classes."""
+    made = model()
+    assert blocks_of(modules_of(made, made)) == blocks
 
 
 def test_the_sites_of_a_recurrence():
