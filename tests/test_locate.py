@@ -65,6 +65,10 @@ FAULTS = {
         decoder(mixer=decoders.RollsItsRows), PLAIN, decoders.RollsItsRows,
         1, 3, "1.kv", "layers.1.mixer", "batch row",
     ),
+    "rows of a layer with a key": (
+        decoder(mixer=decoders.RollsItsRows, net=decoders.KeyedNet), PLAIN, decoders.RollsItsRows,
+        1, 3, "1.kv", "layers.upper.mixer", "batch row",
+    ),
     "fused": (
         decoder(mixer=decoders.SplitsInAnotherOrder), PLAIN, decoders.SplitsInAnotherOrder,
         1, 3, "0.kv", "layers.0.mixer", "projection",
@@ -137,6 +141,10 @@ REACHED = {
     "layer": (
         decoder(mixer=decoders.WritesToTheNextLayer), PLAIN, decoders.Grouped.shared,
         1, 0, "1.cache", "layer index",
+    ),
+    "layer beside another": (
+        decoder(mixer=decoders.WritesToTheNextLayer, net=decoders.SideBySideNet), PLAIN,
+        decoders.Grouped.shared, 1, 0, "1.cache", "layer index",
     ),
     "chunk": (
         recurrent(decoders.StartsAnew), PLAIN, decoders.Recurrence.loop,

@@ -473,6 +473,43 @@ class CopiesTheWrongIndex(Allocated):
         room.index_copy_(2, index.flip(0) if start else index, new)  # fault
 
 
+class Stacked(Allocated):
+    """Room for all layers in one tensor each for keys and values."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        shape = LAYERS, batch, Grouped.groups, LONGEST, WIDTH // HEADS
+        self.room = torch.zeros(shape), torch.zeros(shape)
+
+    def update(self, layer, key, value):
+        start = self.filled[layer]
+        stop = self.filled[layer] = start + key.shape[2]
+        keys, values = self.room
+        self.store(keys, key, layer, start, stop)
+        self.store(values, value, layer, start, stop)
+        self.keys[layer] = keys[layer, :, :, :stop]
+        return self.keys[layer], values[layer, :, :, :stop]
+
+    def store(self, room, new, layer, start, stop):
+        room[layer, :, :, start:stop] = new
+
+
+class StacksOneTooEarly(Stacked):
+    """A later call writes over the newest entry."""
+
+    def store(self, room, new, layer, start, stop):
+        early = 1 if start else 0
+        room[layer, :, :, start - early : stop - early] = new  # fault
+
+
+class StacksOnTheNextLayer(Stacked):
+    """A later call of the first layer writes to the second one."""
+
+    def store(self, room, new, layer, start, stop):
+        layer = layer if start == 0 else LAYERS - 1
+        room[layer, :, :, start:stop] = new  # fault
+
+
 class AllocatedDecoder(Decoder):
     """A decoder with room for all from the beginning."""
 
@@ -486,6 +523,24 @@ class WritesEarlyDecoder(AllocatedDecoder):
     """One whose cache is written one too early."""
 
     cache = WritesOneTooEarly
+
+
+class StackedDecoder(AllocatedDecoder):
+    """One with room for all layers in one tensor."""
+
+    cache = Stacked
+
+
+class StacksEarlyDecoder(AllocatedDecoder):
+    """One whose stacked cache is written one too early."""
+
+    cache = StacksOneTooEarly
+
+
+class StacksOnTheNextDecoder(AllocatedDecoder):
+    """One whose stacked cache is written at the wrong layer."""
+
+    cache = StacksOnTheNextLayer
 
 
 class CopiesDecoder(AllocatedDecoder):
