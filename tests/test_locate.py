@@ -50,6 +50,11 @@ def recurrent(mixer):
     return type(f"{mixer.__name__}Decoder", (RecurrentDecoder,), {"mixer": mixer})
 
 
+def made(kind, **parts):
+    """A decoder of that kind with other parts."""
+    return type(f"{next(iter(parts.values())).__name__}{kind.__name__}", (kind,), parts)
+
+
 class SeesPaddingDecoder(PaddedDecoder):
     net = decoders.SeesPadding
 
@@ -112,6 +117,22 @@ FAULTS = {
     "index": (
         decoders.CopiesDecoder, PLAIN, decoders.CopiesTheWrongIndex,
         2, 4, "0.kv", "layers.0.mixer", "projection",
+    ),
+    "slot of a stacked cache": (
+        decoders.StacksEarlyDecoder, PLAIN, decoders.StacksOneTooEarly,
+        1, 3, "0.cache", "layers.0.mixer", "append slot",
+    ),
+    "layer of a stacked cache": (
+        decoders.StacksOnTheNextDecoder, PLAIN, decoders.StacksOnTheNextLayer,
+        1, 3, "0.cache", "layers.0.mixer", "append slot",
+    ),
+    "heads, and a stacked cache": (
+        made(decoders.StackedDecoder, mixer=decoders.SharesTheWrongWay), PLAIN,
+        decoders.SharesTheWrongWay, 1, 0, "0.kv", "layers.0.mixer", "head grouping",
+    ),
+    "norm, and a cache in one tensor": (
+        made(decoders.InOneTensorDecoder, block=decoders.SkipsItsNorm), PLAIN,
+        decoders.SkipsItsNorm, 1, 3, "0.mlp", "layers.0.mlp.0", "mlp",
     ),
     "crop": (
         decoders.CropsKeysAlone, case(3, 1, Crop(2), 2), decoders.CropsKeysAlone,

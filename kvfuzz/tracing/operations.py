@@ -58,6 +58,21 @@ def tensors_in(thing: Any) -> list[Tensor]:
     return found
 
 
+def written_by(name: str, args: tuple[Any, ...], changed: Tensor) -> Tensor:
+    """What of the tensor that an operation has `changed` it wrote into, as far as whole numbers in
+    an index tell: in a cache of all layers, the entry of one."""
+    if name != "__setitem__" or len(args) < 2:
+        return changed
+    places = args[1] if isinstance(args[1], tuple) else (args[1],)
+    # A new axis and a mask, which may be of several axes, move those that follow.
+    moved = any(p is None or getattr(p, "dtype", None) == torch.bool for p in places)
+    if moved or int not in map(type, places):
+        return changed
+    whole = slice(None)
+    with torch._C.DisableTorchFunction():
+        return changed[tuple(p if type(p) is int or p is ... else whole for p in places)]
+
+
 def results_in(answer: Any) -> list[Tensor]:
     """The states in what an operation gave."""
     if type(answer) is Tensor:
@@ -73,11 +88,3 @@ def is_value(tensor: Tensor) -> bool:
     """Whether `tensor` holds numbers that can be copied; inside `vmap` it does not."""
     plain = type(tensor) in _TENSORS and not tensor.is_meta and not tensor.is_sparse
     return plain and not is_functorch_wrapped_tensor(tensor)
-
-
-def storage_of(tensor: Tensor) -> int:
-    """What stands for the memory of `tensor`; 0 where it has none."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0

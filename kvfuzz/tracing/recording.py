@@ -24,14 +24,15 @@ from torch.overrides import TorchFunctionMode
 
 from kvfuzz.tensors import walk
 from kvfuzz.tracing.events import OUTPUT, TAPPED, Event, Recording
+from kvfuzz.tracing.memory import Memory
 from kvfuzz.tracing.modules import blocks_of, is_norm, modules_of, unnamed
 from kvfuzz.tracing.operations import (
     changed_by,
     copied,
     is_value,
     results_in,
-    storage_of,
     tensors_in,
+    written_by,
 )
 from kvfuzz.tracing.places import Homes, Outer, Place
 
@@ -103,9 +104,7 @@ class _Recorder(TorchFunctionMode):
         self.recording = Recording(homes=watched.homes, blocks=watched.blocks)
         self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
         self._stack: list[str] = [""]
-        self._made: dict[int, int] = {}
-        self._written: dict[int, int] = {}
-        self._alive: list[Tensor] = []
+        self._memory = Memory()
         self._seen: set[str] = set()
         self._outer: list[Outer] = []
         self._bytes = 0
@@ -151,7 +150,7 @@ class _Recorder(TorchFunctionMode):
             if not self._has_changed(result):
                 return result
             changed = result
-        results = results_in(result) if changed is None else [changed]
+        results = results_in(result) if changed is None else [written_by(name, args, changed)]
         # A weight may be exchanged for its double, by kvfuzz itself.
         if results and not (name == "__set__" and id(results[0]) in self._weights):
             outer = self._outer[-1] if self._outer else None
@@ -181,15 +180,14 @@ class _Recorder(TorchFunctionMode):
                 if is_value(tensor):
                     event = self.recording.new(name, self._stack[-1], places, part, tensor)
                     self._fill(event, operands)
-                    self._made[id(tensor)] = event.index
-                    self._alive.append(tensor)  # an id stands for one object only while that lives
-                    if changed is not None and name != "__set__" and storage_of(tensor):
-                        self._written[storage_of(tensor)] = event.index
+                    self._memory.made(tensor, event.index)
+                    if changed is not None and name != "__set__":
+                        self._memory.written(tensor, event.index)
 
     def _note_result(self, module: nn.Module, name: str, part: int, tensor: Tensor) -> None:
         """Keep what `module` gives, once if it is what the last operation inside gave."""
-        known = self._producers(tensor)
-        last = self.recording.events[known[0]] if known else None
+        known, number = self._memory.producers(tensor), self._memory.last_of(tensor)
+        last = None if number is None else self.recording.events[number]
         event = self.recording.new(OUTPUT, name, (self._homes.of(type(module)),), part, tensor)
         if last is not None and last.output.shape == tensor.shape:
             event.output, event.inputs, event.same = last.output, known, last.same or last
@@ -204,7 +202,7 @@ class _Recorder(TorchFunctionMode):
         if operands:
             made: set[int] = set()
             for operand in operands:
-                known = self._producers(operand)
+                known = self._memory.producers(operand)
                 made.update(known)
                 if not known and id(operand) not in self._weights:
                     event.unseen |= not isinstance(operand, nn.Parameter)
@@ -218,20 +216,11 @@ class _Recorder(TorchFunctionMode):
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
 
-    def _producers(self, tensor: Tensor) -> tuple[int, ...]:
-        """The event that made `tensor`, or what has since written into its storage, the newest
-        first."""
-        made = self._made.get(id(tensor), -1)
-        writer = self._written.get(storage_of(tensor), -1) if self._written else -1
-        if writer > made:
-            return (writer, made) if made >= 0 else (writer,)
-        return (made,) if made >= 0 else ()
-
     def _has_changed(self, tensor: Tensor) -> bool:
         """Whether `tensor` holds something else than when it was noted last."""
         with torch._C.DisableTorchFunction():
-            known = self._producers(tensor)
-            if not known or not is_value(tensor):
+            last = self._memory.last_of(tensor)
+            if last is None or not is_value(tensor):
                 return False
-            before = self.recording.events[known[0]].output
+            before = self.recording.events[last].output
             return before.shape == tensor.shape and not torch.equal(before, tensor)

@@ -494,6 +494,14 @@ class Stacked(Allocated):
         room[layer, :, :, start:stop] = new
 
 
+class InOneTensor(Stacked):
+    """Room for keys and values of all layers in one tensor."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        self.room = torch.stack(self.room).unbind()
+
+
 class StacksOneTooEarly(Stacked):
     """A later call writes over the newest entry."""
 
@@ -529,6 +537,12 @@ class StackedDecoder(AllocatedDecoder):
     """One with room for all layers in one tensor."""
 
     cache = Stacked
+
+
+class InOneTensorDecoder(AllocatedDecoder):
+    """One with room for keys and values of all layers in one tensor."""
+
+    cache = InOneTensor
 
 
 class StacksEarlyDecoder(AllocatedDecoder):

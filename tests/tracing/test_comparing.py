@@ -214,7 +214,15 @@ def test_an_earlier_write_that_is_wrong_is_blamed():
 
 
 @pytest.mark.parametrize(
-    "subject", [Decoder, RecurrentDecoder, decoders.AllocatedDecoder, decoder(mixer=decoders.Fused)]
+    "subject",
+    [
+        Decoder,
+        RecurrentDecoder,
+        decoders.AllocatedDecoder,
+        decoders.StackedDecoder,
+        decoders.InOneTensorDecoder,
+        decoder(mixer=decoders.Fused),
+    ],
 )
 def test_every_state_of_a_clean_decoder_agrees(subject):
     """And many are compared in every step."""
