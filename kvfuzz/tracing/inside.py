@@ -15,7 +15,8 @@ from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparisons import Comparisons, answer
 from kvfuzz.tracing.events import Recording
 from kvfuzz.tracing.recording import Watched, recorded
-from kvfuzz.tracing.references import References, measured
+from kvfuzz.tracing.reference import measured
+from kvfuzz.tracing.references import References
 
 
 @dataclass(frozen=True)
