@@ -21,7 +21,7 @@ from kvfuzz.causes import Facts, advice, cause_of
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.layout import layout
 from kvfuzz.loading import Options, as_factory
-from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, Suspect, latents
+from kvfuzz.location import Divergence, Latent, Location, Near, SiteDifference, latents
 from kvfuzz.paths import Paths, suspected, which_agree
 from kvfuzz.reference import reference
 from kvfuzz.resemblances import State
@@ -114,12 +114,13 @@ def first_latent(
 def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
     subject = factory.subject(case)
     plain, uncached, logits = _plain(subject, case)
-    suspect, sentence = suspected(paths or _paths(subject, case))
+    paths = paths or _paths(subject, case)
+    suspect, sentence = suspected(paths)
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
-        found = _by_operations(subject, case, suspect, strict, uncached, logits)
+        found = _by_operations(subject, case, paths, strict, uncached, logits)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
     cost = (time.perf_counter() - started) / plain if plain else None
@@ -201,17 +202,17 @@ def _window(subject: Any, site: Site) -> int | None:
 def _by_operations(
     subject: Subject,
     case: Case,
-    suspect: Suspect,
+    paths: Paths | None,
     strict: bool,
     uncached: Tensor,
     logits: Tensor | None,
 ) -> Location:
-    """By every operation of the torch modules. `uncached` and `logits` are those of the two runs
-    when they were not recorded."""
-    if suspect == "uncached":
+    """By every operation of the torch modules. `paths` says which paths agree; `uncached` and
+    `logits` are those of the two runs when they were not recorded."""
+    if suspected(paths)[0] == "uncached":
         found = inside_uncached(subject, case)
     else:
-        found = inside(subject, case, uncached)
+        found = inside(subject, case, uncached, paths is not None and paths.prefixes_agree)
     if not found.raised and not shows_logits(found):
         return Location(None)
     step = diverging_step(found)

@@ -35,6 +35,11 @@ class Paths:
     groups: tuple[tuple[str, ...], ...]
     sentence: str
 
+    @property
+    def prefixes_agree(self) -> bool:
+        """Whether one uncached run says of each prefix what a run over that alone says."""
+        return any({PREFIXES, ONE_RUN} <= set(group) for group in self.groups)
+
 
 def which_agree(subject: Subject, case: Case) -> Paths | None:
     """Which paths agree on `case`; None where that cannot be told, because a path raised."""

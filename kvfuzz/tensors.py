@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -11,24 +14,25 @@ from torch import Tensor, nn
 
 MOST_OBJECTS = 10_000
 _CLOSED = (str, bytes, int, float, complex, torch.dtype, torch.device, torch.Generator)
+_PLAIN = (dict, OrderedDict, list, tuple, set)
 _CODE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
 
 
 def walk(root: Any, modules: bool) -> Iterator[Any]:
     """What is reached from `root` through containers and attributes, each object once, `root`
-    among it. What torch modules hold is left out unless `modules` is true."""
+    among it; empty containers are left out. What torch modules hold is left out unless `modules`
+    is true."""
     seen: set[int] = set()
     waiting = [root]
     while waiting and len(seen) < MOST_OBJECTS:
         thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, _CLOSED + _CODE):
+        kind = _kind_of(type(thing))  # type: ignore[arg-type]  # a type can be hashed
+        if kind.closed or id(thing) in seen or (kind.plain and not thing):
             continue
         seen.add(id(thing))
         yield thing
-        if isinstance(thing, nn.Module) and not modules:
-            continue
-        if not isinstance(thing, Tensor):
-            waiting += _parts(thing)
+        if not kind.tensor and (modules or not isinstance(thing, nn.Module)):
+            waiting += _parts(thing, kind)
 
 
 def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
@@ -43,14 +47,39 @@ def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
     ]
 
 
-def _parts(thing: Any) -> Iterator[Any]:
-    if isinstance(thing, Mapping):
-        yield from thing.values()
-    elif isinstance(thing, list | tuple | set | frozenset):
-        yield from thing
-    yield from getattr(thing, "__dict__", {}).values()
-    for owner in type(thing).__mro__:
-        slots = vars(owner).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(thing, name):
-                yield getattr(thing, name)
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is known of all objects of one type: whether they are `closed`, so that nothing in them
+    counts, whether they are `plain` containers, which hold nothing beside their entries, and the
+    names of their `slots`."""
+
+    closed: bool
+    plain: bool
+    tensor: bool
+    mapping: bool
+    several: bool
+    slots: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(one: type) -> _Kind:
+    slots = [vars(owner).get("__slots__", ()) for owner in one.__mro__]
+    return _Kind(
+        issubclass(one, _CLOSED + _CODE),
+        one in _PLAIN,
+        issubclass(one, Tensor),
+        issubclass(one, Mapping),
+        issubclass(one, list | tuple | set | frozenset),
+        tuple(name for own in slots for name in ((own,) if isinstance(own, str) else own)),
+    )
+
+
+def _parts(thing: Any, kind: _Kind) -> Iterable[Any]:
+    parts: list[Any] = []
+    if kind.mapping:
+        parts += thing.values()
+    elif kind.several:
+        parts += thing
+    parts += getattr(thing, "__dict__", {}).values()
+    parts += (getattr(thing, name) for name in kind.slots if hasattr(thing, name))
+    return parts

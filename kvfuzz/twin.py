@@ -157,12 +157,14 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
     count = sum(weight.numel() for weight in weights)
     embedding, now = F.embedding, [0.0, 0]
 
+    @functools.wraps(embedding)
     def embedded(*args: Any, **kwargs: Any) -> Tensor:
         """Each occurrence of a token by itself: where a model takes the difference of neighbours,
         equal ones would otherwise cancel, and so would what rounding does to them."""
         found = embedding(*args, **kwargs)
-        sign = signs(found.numel(), int(now[1]) + _EMBEDDED).view(found.shape)
-        return found * (1 + now[0] * sign.to(found.device))
+        with torch._C.DisableTorchFunction():  # this is no operation of the subject's
+            sign = signs(found.numel(), int(now[1]) + _EMBEDDED).view(found.shape)
+            return found * (1 + now[0] * sign.to(found.device))
 
     with torch.no_grad():
         saved = [weight.detach().clone() for weight in weights]

@@ -50,6 +50,11 @@ def recurrent(mixer):
     return type(f"{mixer.__name__}Decoder", (RecurrentDecoder,), {"mixer": mixer})
 
 
+def made(kind, **parts):
+    """A decoder of that kind with other parts."""
+    return type(f"{next(iter(parts.values())).__name__}{kind.__name__}", (kind,), parts)
+
+
 class SeesPaddingDecoder(PaddedDecoder):
     net = decoders.SeesPadding
 
@@ -64,6 +69,10 @@ FAULTS = {
     "rows": (
         decoder(mixer=decoders.RollsItsRows), PLAIN, decoders.RollsItsRows,
         1, 3, "1.kv", "layers.1.mixer", "batch row",
+    ),
+    "rows of a layer with a key": (
+        decoder(mixer=decoders.RollsItsRows, net=decoders.KeyedNet), PLAIN, decoders.RollsItsRows,
+        1, 3, "1.kv", "layers.upper.mixer", "batch row",
     ),
     "fused": (
         decoder(mixer=decoders.SplitsInAnotherOrder), PLAIN, decoders.SplitsInAnotherOrder,
@@ -109,6 +118,22 @@ FAULTS = {
         decoders.CopiesDecoder, PLAIN, decoders.CopiesTheWrongIndex,
         2, 4, "0.kv", "layers.0.mixer", "projection",
     ),
+    "slot of a stacked cache": (
+        decoders.StacksEarlyDecoder, PLAIN, decoders.StacksOneTooEarly,
+        1, 3, "0.cache", "layers.0.mixer", "append slot",
+    ),
+    "layer of a stacked cache": (
+        decoders.StacksOnTheNextDecoder, PLAIN, decoders.StacksOnTheNextLayer,
+        1, 3, "0.cache", "layers.0.mixer", "append slot",
+    ),
+    "heads, and a stacked cache": (
+        made(decoders.StackedDecoder, mixer=decoders.SharesTheWrongWay), PLAIN,
+        decoders.SharesTheWrongWay, 1, 0, "0.kv", "layers.0.mixer", "head grouping",
+    ),
+    "norm, and a cache in one tensor": (
+        made(decoders.InOneTensorDecoder, block=decoders.SkipsItsNorm), PLAIN,
+        decoders.SkipsItsNorm, 1, 3, "0.mlp", "layers.0.mlp.0", "mlp",
+    ),
     "crop": (
         decoders.CropsKeysAlone, case(3, 1, Crop(2), 2), decoders.CropsKeysAlone,
         2, 0, "0.cache", None, "stale state",
@@ -137,6 +162,10 @@ REACHED = {
     "layer": (
         decoder(mixer=decoders.WritesToTheNextLayer), PLAIN, decoders.Grouped.shared,
         1, 0, "1.cache", "layer index",
+    ),
+    "layer beside another": (
+        decoder(mixer=decoders.WritesToTheNextLayer, net=decoders.SideBySideNet), PLAIN,
+        decoders.Grouped.shared, 1, 0, "1.cache", "layer index",
     ),
     "chunk": (
         recurrent(decoders.StartsAnew), PLAIN, decoders.Recurrence.loop,

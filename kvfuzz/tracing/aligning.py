@@ -9,55 +9,34 @@ holds *all* of them, as a cache and the columns of a mask do. Every other axis m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
+from kvfuzz.tracing.pieces import Cut, Piece, Rows, at, cut_of
 
-@dataclass(frozen=True)
-class Rows:
-    """One row of the examined call, or all of them where they are alike (`row` None): the `new`
-    tokens and `slots` of it that hold text, and the reference's positions of both, int64."""
-
-    row: int | None
-    new: Tensor
-    new_positions: Tensor
-    slots: Tensor
-    slot_positions: Tensor
+_Shape = tuple[int, ...]
+_Cuts = tuple[tuple[_Shape, _Shape] | None, tuple[Cut, ...] | None]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The sizes of both runs. `groups` says what is where in each row."""
+    """The sizes of both runs. `groups` says what is where in each row. `cuts` remembers how states
+    of these shapes are cut into pieces, since most states of a model share a few shapes."""
 
     rows: int
     length: int
     fed: int
     slots: int
     groups: tuple[Rows, ...]
+    cuts: dict[tuple[_Shape, _Shape, int | None], _Cuts] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def plain(self) -> bool:
         """Whether all rows hold the same positions, without padding."""
         return len(self.groups) == 1 and self.groups[0].row is None
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Corresponding parts of an examined state and of its reference, of one shape, for one row or
-    all (`row` None). `axis` is the axis of the new tokens or, if there is none, of all; `positions`
-    are those that it holds. `rows` is the axis of rows, None where it cannot be told. `new` and
-    `every` say whether an axis of new tokens and one of all are there."""
-
-    row: int | None
-    found: Tensor
-    right: Tensor
-    positions: tuple[int, ...]
-    axis: int | None
-    rows: int | None
-    new: bool
-    every: bool
 
 
 def frame_of(positions: Sequence[Sequence[int | None]], fed: int, length: int) -> Frame:
@@ -77,13 +56,7 @@ def _row(number: int | None, places: Sequence[int | None], fed: int) -> Rows:
     slots = [slot for slot, place in enumerate(places) if place is not None]
     at = [place for place in places if place is not None]
     new = [slot - old for slot in slots if slot >= old]
-    return Rows(
-        number,
-        torch.tensor(new, dtype=torch.int64),
-        torch.tensor(at[len(at) - len(new) :], dtype=torch.int64),
-        torch.tensor(slots, dtype=torch.int64),
-        torch.tensor(at, dtype=torch.int64),
-    )
+    return Rows(number, tuple(new), tuple(at[len(at) - len(new) :]), tuple(slots), tuple(at))
 
 
 def aligned(
@@ -92,47 +65,45 @@ def aligned(
     """The corresponding pieces of the state `found` in the examined call and `right` in the
     reference run; None where they do not correspond. `along` is the axis of tokens where that is
     known from elsewhere, -1 if there is none."""
-    before = found.dim()
-    found, right = _unfolded(found, right, frame)
-    if found.dim() != right.dim():
-        return None
-    roles = _roles(found.shape, right.shape, frame, along if found.dim() == before else None)
+    shapes = found.shape, right.shape, along
+    if shapes not in frame.cuts:
+        frame.cuts[shapes] = _cuts(*shapes, frame)
+    unfolded, cuts = frame.cuts[shapes]
+    if unfolded is not None:
+        found, right = found.reshape(unfolded[0]), right.reshape(unfolded[1])
+    return None if cuts is None else [cut.of(found, right) for cut in cuts]
+
+
+def _cuts(found: _Shape, right: _Shape, along: int | None, frame: Frame) -> _Cuts:
+    """How states of the shapes `found` and `right` are cut: the shapes that they are given before,
+    None for their own, and the cuts; None where they do not correspond."""
+    unfolded = _unfolded(found, right, frame)
+    if unfolded is not None:
+        (found, right), along = unfolded, None
+    roles = _roles(found, right, frame, along) if len(found) == len(right) else None
     if roles is None:
-        return None
-    rows = _rows_axis(found.shape, right.shape, frame)
-    if frame.plain:
-        return [_piece(found, right, roles, frame.groups[0], rows)]
-    if rows is None:
-        return None
-    if not any(roles):
-        # Without an axis of tokens it is the state at the end, which rows reach at other times.
-        return None
-    pieces = []
-    for group in frame.groups:
-        assert group.row is not None
-        mine, theirs = (t.narrow(rows, group.row, 1) for t in (found, right))
-        pieces.append(_piece(mine, theirs, roles, group, rows))
-    return pieces
+        return unfolded, None
+    rows = _rows_axis(found, right, frame)
+    # Without an axis of tokens it is the state at the end, which rows reach at other times.
+    if not frame.plain and (rows is None or not any(roles)):
+        return unfolded, None
+    return unfolded, tuple(cut_of(found, right, roles, group, rows) for group in frame.groups)
 
 
-def _unfolded(found: Tensor, right: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-    """Rows and tokens apart, where a model has made one axis of both."""
-    if frame.rows == 1 or found.dim() != right.dim():
-        return found, right
-    for axis, (mine, theirs) in enumerate(zip(found.shape, right.shape, strict=True)):
+def _unfolded(found: _Shape, right: _Shape, frame: Frame) -> tuple[_Shape, _Shape] | None:
+    """The shapes with rows and tokens apart, where a model has made one axis of both."""
+    if frame.rows == 1 or len(found) != len(right):
+        return None
+    for axis, (mine, theirs) in enumerate(zip(found, right, strict=True)):
         if mine == theirs:
             continue
         if mine == frame.rows * frame.fed and theirs == frame.rows * frame.length:
             return (
-                _split(found, axis, (frame.rows, frame.fed)),
-                _split(right, axis, (frame.rows, frame.length)),
+                (*found[:axis], frame.rows, frame.fed, *found[axis + 1 :]),
+                (*right[:axis], frame.rows, frame.length, *right[axis + 1 :]),
             )
-        return found, right
-    return found, right
-
-
-def _split(values: Tensor, axis: int, sizes: tuple[int, int]) -> Tensor:
-    return values.reshape(*values.shape[:axis], *sizes, *values.shape[axis + 1 :])
+        return None
+    return None
 
 
 def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
@@ -140,15 +111,15 @@ def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
     used, as the columns of a mask over a cache made beforehand: these are as many in both runs, and
     padding moves what they hold."""
     group = next((group for group in frame.groups if group.row == piece.row), None)
-    if group is None or torch.equal(group.slots, group.slot_positions):
+    if group is None or group.slots == group.slot_positions:
         return
     for axis, size in enumerate(piece.found.shape):
         same = piece.right.shape[axis] == size >= max(frame.slots, frame.length)
         if same and axis not in (piece.axis, piece.rows):
             yield replace(
                 piece,
-                found=_taken(piece.found, axis, group.slots),
-                right=_taken(piece.right, axis, group.slot_positions),
+                found=at(piece.found, axis, group.slots),
+                right=at(piece.right, axis, group.slot_positions),
             )
 
 
@@ -194,40 +165,3 @@ def _rows_axis(found: Sequence[int], right: Sequence[int], frame: Frame) -> int 
         if mine == theirs == frame.rows
     ]
     return same[0] if same else None
-
-
-def _piece(
-    found: Tensor, right: Tensor, roles: Sequence[str], group: Rows, rows: int | None
-) -> Piece:
-    for axis, role in enumerate(roles):
-        if not role:
-            continue
-        mine, theirs = (
-            (group.new, group.new_positions)
-            if role == "new"
-            else (group.slots, group.slot_positions)
-        )
-        if role == "last":
-            held = found.shape[axis]
-            total = int(group.slots[-1]) + 1 if len(group.slots) else 0
-            kept = mine >= total - held
-            mine, theirs = mine[kept] - (total - held), theirs[kept]
-        found, right = _taken(found, axis, mine), _taken(right, axis, theirs)
-    new = next((n for n, role in enumerate(roles) if role == "new"), None)
-    every = next((n for n, role in enumerate(roles) if role in ("all", "last")), None)
-    along = every if new is None else new
-    positions: tuple[int, ...] = ()
-    if along is not None:
-        taken = group.new_positions if new is not None else group.slot_positions
-        positions = tuple(taken[len(taken) - found.shape[along] :].tolist())
-    return Piece(
-        group.row, found, right, positions, along, rows, new is not None, every is not None
-    )
-
-
-def _taken(values: Tensor, axis: int, places: Tensor) -> Tensor:
-    """The entries of `values` at `places` along `axis`; a view where these follow each other."""
-    count = len(places)
-    if count and int(places[-1]) - int(places[0]) == count - 1:
-        return values.narrow(axis, int(places[0]), count)
-    return values.index_select(axis, places.to(values.device))

@@ -7,21 +7,19 @@ or has no counterpart, and stops at states that are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from kvfuzz.tracing.aligning import Frame
-from kvfuzz.tracing.comparing import Compared, allowed_for, close, compared
-from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.comparing import Compared, allowed_beside, compared
+from kvfuzz.tracing.comparisons import Comparisons, answer
+from kvfuzz.tracing.differing import close
+from kvfuzz.tracing.events import ATTENDING, OUTPUT, Event
 from kvfuzz.tracing.inside import Inside
+from kvfuzz.tracing.numbers import Numbers
 from kvfuzz.tracing.pairing import key_of
-from kvfuzz.tracing.recording import ATTENDING, OUTPUT, Event
 from kvfuzz.tracing.references import Beside
-
-Found = Mapping[int, Compared]
-"""The comparison of an event with its partner, by its index; what has none is not there."""
 
 
 def first_difference(inside: Inside, last: int) -> Compared | None:
@@ -29,7 +27,7 @@ def first_difference(inside: Inside, last: int) -> Compared | None:
     there is none."""
     found = inside.found
     behind = _behind(inside.recording.events, found, last)
-    return next((found[i] for i in sorted(behind) if i in found and found[i].differs), None)
+    return _first_of(found, behind)
 
 
 def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None:
@@ -41,7 +39,13 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
     for event in events[blamed.index + 1 :]:
         if event.index in behind and into.intersection(event.inputs):
             into.add(event.index)
-    return next((found[i] for i in sorted(into) if i in found and found[i].differs), None)
+    return _first_of(found, into)
+
+
+def _first_of(found: Comparisons, indices: set[int]) -> Compared | None:
+    """The first that differs of the states of events of these `indices`."""
+    there = (found.of(index) for index in sorted(indices))
+    return next((one for one in there if one is not None and one.differs), None)
 
 
 def last_difference(inside: Inside, step: int) -> int | None:
@@ -54,7 +58,7 @@ def last_difference(inside: Inside, step: int) -> int | None:
     elif (logits := answer(events)) is not None:
         events = [logits]
     return next(
-        (e.index for e in reversed(events) if (one := inside.found.get(e.index)) and one.differs),
+        (e.index for e in reversed(events) if (one := inside.found.of(e.index)) and one.differs),
         None,
     )
 
@@ -93,14 +97,15 @@ def _mask_of(inside: Inside, attention: Event) -> Event | None:
     return events[max(masks)] if masks else None
 
 
-def _behind(events: Sequence[Event], found: Found, last: int) -> set[int]:
+def _behind(events: Sequence[Event], found: Comparisons, last: int) -> set[int]:
     """The events that number `last` was made from, without going past one that is right."""
     behind, waiting = {last}, [last]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if source not in behind and not (source in found and not found[source].differs):
-                behind.add(source)
-                waiting.append(source)
+            if source in behind or ((one := found.of(source)) is not None and not one.differs):
+                continue
+            behind.add(source)
+            waiting.append(source)
     return behind
 
 
@@ -116,14 +121,14 @@ def _unmatched_behind(inside: Inside, last: Event) -> list[Event]:
             if source not in behind and not _is_right(inside, events[source], right):
                 behind.add(source)
                 waiting.append(source)
-    return [events[index] for index in behind if index not in inside.found]
+    return [events[index] for index in behind if inside.found.of(index) is None]
 
 
 def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
     """Whether an operation without a counterpart of its own is none the less right: it holds
     nothing yet, shows what is right in another shape, or the reference run has its values somewhere
     in the same module."""
-    if (one := inside.found.get(event.index)) is not None:
+    if (one := inside.found.of(event.index)) is not None:
         return not one.differs
     if event.index not in known:
         known[event.index] = (
@@ -166,9 +171,10 @@ _MAKING = ("zeros", "ones", "empty", "full", "new_", "tensor")
 
 def _is_blank(event: Event) -> bool:
     """Whether nothing has been written yet: no numbers, or the same one everywhere."""
-    values = event.output.flatten()
-    making = event.operation.startswith(_MAKING)
-    return not values.numel() or (making and bool((values == values[0]).all()))
+    values = event.output
+    if not values.numel() or not event.operation.startswith(_MAKING):
+        return not values.numel()
+    return bool((values == values.flatten()[0]).all())
 
 
 def _is_there(inside: Inside, event: Event) -> bool:
@@ -180,15 +186,11 @@ def _is_there(inside: Inside, event: Event) -> bool:
 
 def _is_held(event: Event, beside: Beside) -> bool:
     """Whether the reference has the values of `event` in the same module."""
-    others = [
-        other
-        for other in beside.reference.recording.events
-        if other.module == event.module and other.output.is_floating_point()
-    ]
-    if any(_same(event, other, beside.frame) for other in others):
+    numbers = beside.reference.numbers_in(event.module)
+    if any(_same(event, other, beside.frame) for other in numbers.near(event.output.max())):
         return True
     one_token = beside.frame.plain and beside.frame.fed == 1 and event.operation in _ARITHMETIC
-    return one_token and _values_within(event, others)
+    return one_token and _values_within(event, numbers)
 
 
 def _is_written(inside: Inside, event: Event) -> bool:
@@ -214,8 +216,6 @@ def _is_written(inside: Inside, event: Event) -> bool:
 def _same(event: Event, other: Event, frame: Frame) -> bool:
     """Whether `event` holds what `other` of the reference run does: at its own places, or at the
     last ones, as a state that is carried on does."""
-    if not _has_largest(event.output, other.output):
-        return False
     one = compared(event, other, frame, 0.0)
     if one is not None:
         return not one.differs and bool((event.output != 0).any())
@@ -228,30 +228,21 @@ def _same(event: Event, other: Event, frame: Frame) -> bool:
     return False
 
 
-def _has_largest(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether the largest number of `mine` is among `theirs`: quick to see, and without it nothing
-    else need be compared."""
-    if not theirs.numel():
-        return False
-    nearest = (theirs - mine.max()).abs().min()
-    return not bool(nearest > allowed_for(theirs, 0.0))
-
-
-def _values_within(event: Event, others: Sequence[Event]) -> bool:
+def _values_within(event: Event, numbers: Numbers) -> bool:
     """Whether every number of `event` is one of those that an event of the reference run holds: a
     recurrence takes one token by other operations, on other shapes, than many."""
     mine = torch.unique(event.output.detach().double())
     mine = mine[(mine != 0) & (mine != 1)]
     if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
         return False
-    for other in others:
-        if other.output.numel() < mine.numel() or not _has_largest(mine, other.output):
+    for other in numbers.near(mine.max()):
+        if other.output.numel() < mine.numel():
             continue
         theirs = other.output.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())
-        if bool((nearest <= allowed_for(other.output, 0.0)).all()):
+        if bool((nearest <= allowed_beside(other, 0.0)).all()):
             return True
     return False
 

@@ -3,27 +3,14 @@ noise."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from kvfuzz.tolerance import ROUNDOFF
-from kvfuzz.tracing.aligning import Frame, Piece, aligned, at_slots
-from kvfuzz.tracing.recording import Event
-
-MULTIPLE = 64.0
-"""What is allowed, in units of the noise of a state: one perturbation alone is drawn."""
-
-HUGE = 1e30
-"""Larger numbers stand for infinity, as in a mask."""
-
-# The roundoff of float32: what is coarser has noise of its own at every step.
-_FINE = 2.0**-24
-# A number that stands for "never" beside ordinary ones must not set their scale.
-_OUTLIER = 1e4
-_ORDINARY = 1e3
+from kvfuzz.tracing.aligning import Frame, aligned, at_slots
+from kvfuzz.tracing.differing import allowed_for, difference_of, largest_along, ratio
+from kvfuzz.tracing.events import Event
+from kvfuzz.tracing.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +27,18 @@ class Compared:
     allowed: float
 
     @property
+    def largest(self) -> float:
+        """The largest of the differences."""
+        return max((max(values) for values in self.differences if values), default=0.0)
+
+    @property
     def differs(self) -> bool:
-        return any(value > self.allowed for values in self.differences for value in values)
+        return self.largest > self.allowed
 
     @property
     def excess(self) -> float:
         """The largest difference / allowed."""
-        largest = max((value for values in self.differences for value in values), default=0.0)
-        return ratio(largest, self.allowed)
+        return ratio(self.largest, self.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +63,17 @@ def compared(
     if pieces is None or (not pieces[0].positions and not event.output.is_floating_point()):
         return None  # a count, which grows with the tokens
     if not frame.plain:
-        pieces = [_settled(piece, frame, allowed_for(partner.output, noise)) for piece in pieces]
-    differences = [
-        _along(difference_of(piece.found, piece.right), piece.axis).tolist() for piece in pieces
-    ]
-    same = not any(value for values in differences for value in values)
-    allowed = 0.0 if same else allowed_for(partner.output, noise)
-    return Compared(event, partner, frame, tuple(pieces), tuple(map(tuple, differences)), allowed)
+        allowed = allowed_beside(partner, noise)
+        pieces = [_settled(piece, frame, allowed) for piece in pieces]
+    differences = tuple(largest_along(piece.found, piece.right, piece.axis) for piece in pieces)
+    same = not any(map(any, differences))
+    allowed = 0.0 if same else allowed_beside(partner, noise)
+    return Compared(event, partner, frame, tuple(pieces), differences, allowed)
+
+
+def allowed_beside(partner: Event, noise: float) -> float:
+    """What is allowed for a state beside that of `partner`."""
+    return allowed_for(partner.output, noise, partner.scale)
 
 
 def _settled(piece: Piece, frame: Frame, allowed: float) -> Piece:
@@ -89,8 +84,7 @@ def _settled(piece: Piece, frame: Frame, allowed: float) -> Piece:
 
 
 def _largest(piece: Piece) -> float:
-    difference = difference_of(piece.found, piece.right)
-    return float(difference.max()) if difference.numel() else 0.0
+    return max(largest_along(piece.found, piece.right, None))
 
 
 def worst(one: Compared) -> Worst:
@@ -105,78 +99,13 @@ def worst(one: Compared) -> Worst:
     return _place(one.pieces[number], offset, position)
 
 
-def difference_of(found: Tensor, right: Tensor) -> Tensor:
-    """|found - right| in float64: nought where both stand for the same infinity, or are NaN; inf
-    where one alone is."""
-    if not found.is_floating_point():
-        return (found.double() - right.double()).abs()
-    difference = (found.double() - right.double()).abs()
-    if not difference.numel() or float(difference.max()) < 1:
-        return difference
-    mine, theirs = _finite(found), _finite(right)
-    same = (mine == theirs) | (mine.isnan() & theirs.isnan())
-    difference = (mine - theirs).abs()
-    return difference.masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-
-
-def allowed_for(right: Tensor, noise: float) -> float:
-    """What is allowed for a state as large as `right`; nothing for integers."""
-    if not right.is_floating_point():
-        return 0.0
-    roundoff = ROUNDOFF.get(right.dtype, 2.0**-24)
-    # Of what has few digits so much would be all of it.
-    few = 4 * roundoff if roundoff <= _FINE else roundoff / 4
-    return MULTIPLE * (noise + few) * scale_of(right)
-
-
-def scale_of(values: Tensor) -> float:
-    """The largest |entry| of `values` that is a number, outliers apart."""
-    sizes = values.detach().double().abs()
-    largest = float(sizes.max()) if sizes.numel() else 0.0
-    if largest < _ORDINARY:
-        return largest
-    sizes = sizes[(sizes < HUGE) & (sizes > 0)]
-    if not sizes.numel():
-        return 0.0
-    return min(float(sizes.max()), _OUTLIER * float(sizes.median()))
-
-
 def noise_between(event: Event, moved: Event) -> float:
     """The noise of `event`, relative to its scale: how far a perturbation of the weights by a
     roundoff has `moved` it; 0 where that cannot be told."""
     right = event.output
     if not right.is_floating_point() or right.shape != moved.output.shape or not right.numel():
         return 0.0
-    scale = scale_of(right)
-    return float(difference_of(moved.output, right).max()) / scale if scale else 0.0
-
-
-def close(found: Tensor, right: Tensor) -> bool:
-    """Whether two states of one shape differ by less than any noise."""
-    difference = difference_of(found, right)
-    return not difference.numel() or float(difference.max()) <= allowed_for(right, 0.0)
-
-
-def _finite(values: Tensor) -> Tensor:
-    values = values.detach().double()
-    return values.masked_fill(values > HUGE, math.inf).masked_fill(values < -HUGE, -math.inf)
-
-
-def _along(difference: Tensor, axis: int | None) -> Tensor:
-    """The largest along `axis`, or in all [1]."""
-    if not difference.numel():
-        return difference.new_zeros(difference.shape[axis] if axis is not None else 1)
-    if axis is None:
-        return difference.max()[None]
-    others = [other for other in range(difference.dim()) if other != axis]
-    return difference.amax(others) if others else difference
-
-
-def ratio(difference: float, allowed: float) -> float:
-    """difference / allowed, inf where nothing is allowed."""
-    if difference == 0:
-        return 0.0
-    return difference / allowed if allowed > 0 else math.inf
+    return max(largest_along(moved.output, right, None)) / event.scale if event.scale else 0.0
 
 
 def _place(piece: Piece, offset: int, position: int) -> Worst:

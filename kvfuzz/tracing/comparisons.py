@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from kvfuzz.case import Step
 from kvfuzz.layout import text
 from kvfuzz.tracing.aligning import is_ambiguous
-from kvfuzz.tracing.comparing import Compared, allowed_for, compared
+from kvfuzz.tracing.comparing import Compared, allowed_beside, compared
+from kvfuzz.tracing.events import Event, Recording
 from kvfuzz.tracing.pairing import Groups, Pairs, grouped, key_of, paired
-from kvfuzz.tracing.recording import Event, Recording
 from kvfuzz.tracing.references import Beside, References
 
 
@@ -31,17 +31,22 @@ class Comparisons(Mapping[int, Compared]):
         self._calls = {s.index: _call(recording.of(s.index), s) for s in steps if s.feeds}
         self._known: dict[int, Compared | None] = {}
         self._pairs: dict[tuple[int, int], Pairs] = {}
+        self._same: dict[tuple[int, int, int, int | None], Compared | None] = {}
 
-    def __getitem__(self, index: int) -> Compared:
+    def of(self, index: int) -> Compared | None:
+        """The comparison of event number `index`, None if it has no counterpart."""
         if index not in self._known:
             self._known[index] = self._compared(self._recording.events[index])
-        found = self._known[index]
+        return self._known[index]
+
+    def __getitem__(self, index: int) -> Compared:
+        found = self.of(index)
         if found is None:
             raise KeyError(index)
         return found
 
     def __iter__(self) -> Iterator[int]:
-        return (e.index for e in self._recording.events if self.get(e.index) is not None)
+        return (e.index for e in self._recording.events if self.of(e.index) is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -63,11 +68,21 @@ class Comparisons(Mapping[int, Compared]):
                 return None  # its line does not run there, of however many tokens
             one = None
             if partner is not None:
-                along = self._along(event, partner, beside)
-                one = compared(event, partner, beside.frame, 0.0, along)
+                one = self._beside(event, partner, beside)
             if one is not None and not one.differs:
                 return self._counted(one)
         return None if one is None else self._counted(_allowed(one, beside))
+
+    def _beside(self, event: Event, partner: Event, beside: Beside) -> Compared | None:
+        """`event` beside its `partner`: one comparison for an operation and for the module whose
+        result it gives, which have one output."""
+        along = self._along(event, partner, beside)
+        mine, theirs = event.same or event, partner.same or partner
+        outputs = mine.index, theirs.index, id(beside.reference), along
+        if outputs not in self._same:
+            self._same[outputs] = compared(event, partner, beside.frame, 0.0, along)
+        one = self._same[outputs]
+        return one and replace(one, event=event, partner=partner)
 
     def _answer(self, event: Event) -> Compared | None:
         """The logits of a step beside those of its own reference."""
@@ -149,4 +164,4 @@ def _allowed(one: Compared, beside: Beside) -> Compared:
     if not one.differs or not one.event.output.is_floating_point():
         return one
     noise = beside.reference.noise_of(one.partner)
-    return replace(one, allowed=allowed_for(one.partner.output, noise))
+    return replace(one, allowed=allowed_beside(one.partner, noise))

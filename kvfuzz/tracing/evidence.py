@@ -10,9 +10,11 @@ import torch
 from kvfuzz.causes import Facts
 from kvfuzz.resemblances import State, table
 from kvfuzz.tracing.aligning import aligned
-from kvfuzz.tracing.comparing import Compared, allowed_for, difference_of
+from kvfuzz.tracing.comparing import Compared
+from kvfuzz.tracing.differing import allowed_for, difference_of
+from kvfuzz.tracing.events import ATTENDING, TAPPED, Event
 from kvfuzz.tracing.inside import Inside
-from kvfuzz.tracing.recording import ATTENDING, TAPPED, Event
+from kvfuzz.tracing.modules import block_of
 
 _NUMBER = re.compile(r"\.\d+(\.|$)")
 
@@ -39,25 +41,36 @@ def state_of(inside: Inside, compared: Compared) -> State:
 
 def _same_elsewhere(inside: Inside, partner: Event, step: int) -> dict[int, Event]:
     """The same operation in the other layers of the reference run, by the layer's number."""
-    alike: dict[str, list[Event]] = {}
+    alike: dict[int, list[Event]] = {}
+    kind, _ = _kind(inside, partner)
     for event in inside.references.own(step).reference.recording.events:
-        if _kind(event) == _kind(partner) and _NUMBER.search(event.module):
-            alike.setdefault(event.module, []).append(event)
-    own = alike.pop(partner.module, [])
+        other, number = _kind(inside, event)
+        if number is not None and other == kind:
+            alike.setdefault(number, []).append(event)
+    own = alike.pop(_kind(inside, partner)[1] or 0, [])
     # A line may run several times in a layer, as for keys and then for values.
     turn = next((n for n, event in enumerate(own) if event.index == partner.index), 0)
-    found: dict[int, Event] = {}
-    for module, events in alike.items():
-        number = _NUMBER.search(module)
-        if number and len(events) == len(own):
-            found[int(number.group().strip("."))] = events[turn]
-    return found
+    return {n: events[turn] for n, events in alike.items() if len(events) == len(own)}
 
 
-def _kind(event: Event) -> tuple[object, ...]:
-    """What an operation has in common with the same one in another layer."""
-    pattern = _NUMBER.sub(".*.", event.module, count=1)
-    return pattern, event.operation, event.place, event.part
+def _kind(inside: Inside, event: Event) -> tuple[tuple[object, ...], int | None]:
+    """What an operation has in common with the same one in another layer, and the number of its
+    own, None outside layers."""
+    pattern, number = _layer(inside, event.module)
+    return (pattern, event.operation, event.place, event.part), number
+
+
+def _layer(inside: Inside, module: str) -> tuple[str, int | None]:
+    """The name of `module` without that of its layer, and the number of that; None outside
+    layers."""
+    blocks = inside.recording.blocks
+    block = block_of(module, blocks)
+    if block is not None:
+        return "*" + module[len(block) :], blocks[block]
+    number = _NUMBER.search(module)
+    if number is None:
+        return module, None
+    return _NUMBER.sub(".*.", module, count=1), int(number.group().strip("."))
 
 
 def facts_of(
@@ -81,7 +94,7 @@ def facts_of(
 
 def _recurs(inside: Inside, event: Event) -> bool:
     """Whether `event` is in a module that mixes tokens without attention, by a state."""
-    if event.module and not _NUMBER.search(event.module):
+    if event.module and _layer(inside, event.module)[1] is None:
         return False
     same = [e for e in inside.recording.events if e.module == event.module]
     return not any(e.operation in ATTENDING for e in same) and any(
@@ -113,11 +126,11 @@ def evidence_of(inside: Inside, step: int) -> tuple[str, ...]:
     events = inside.recording.of(step)
     into_states = {i for e in events if e.output.is_floating_point() for i in e.inputs}
     for event in events:
-        one = inside.found.get(event.index)
-        if one is None or event.output.is_floating_point() or event.index not in into_states:
+        # The tokens themselves, which no line of the model makes, agree always.
+        if event.output.is_floating_point() or event.index not in into_states or not event.places:
             continue
         name = "masks" if event.output.dtype == torch.bool else "positions"
-        if event.places:  # the tokens themselves agree always
+        if (one := inside.found.of(event.index)) is not None:
             said[name] = said.get(name, False) or one.differs
     for number, differs in enumerate(_keys_and_values(inside, step)):
         said[
@@ -136,8 +149,10 @@ def _keys_and_values(inside: Inside, step: int) -> Sequence[bool]:
     for event in inside.recording.of(step):
         if event.module not in attending:
             continue
-        one = inside.found.get(event.index)
-        if one is None or event.operation not in TAPPED or len(event.taps) != len(one.partner.taps):
+        if event.operation not in TAPPED:
+            continue
+        one = inside.found.of(event.index)
+        if one is None or len(event.taps) != len(one.partner.taps):
             continue
         if not one.differs and event.operation not in ATTENDING:
             continue

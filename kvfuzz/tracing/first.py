@@ -9,12 +9,13 @@ from kvfuzz.layout import places_of
 from kvfuzz.location import Divergence, Line, SiteDifference
 from kvfuzz.sites import Site
 from kvfuzz.tracing.blaming import culprit, first_difference, first_made_from, last_difference
-from kvfuzz.tracing.comparing import Compared, ratio, worst
+from kvfuzz.tracing.comparing import Compared, worst
 from kvfuzz.tracing.comparisons import answer
+from kvfuzz.tracing.differing import ratio
+from kvfuzz.tracing.events import OUTPUT, Event
 from kvfuzz.tracing.inside import Inside
 from kvfuzz.tracing.naming import Sites, owner_of
 from kvfuzz.tracing.places import caller, line_at
-from kvfuzz.tracing.recording import OUTPUT, Event
 
 
 def first_inside(
@@ -73,7 +74,7 @@ def _on_map(inside: Inside, step: int) -> Iterator[tuple[Compared, Site]]:
     for event in inside.recording.of(step):
         shown = event.operation == OUTPUT or inside.found.looked_at(event.index)
         if event.output.is_floating_point() and shown:
-            one = inside.found.get(event.index)
+            one = inside.found.of(event.index)
             if one is not None:
                 yield one, sites.of(event, one)
 
@@ -95,7 +96,7 @@ def latent_cells(inside: Inside) -> list[SiteDifference]:
 def _latent(inside: Inside, step: int) -> Iterator[Compared]:
     for event in inside.recording.of(step):
         if event.operation == OUTPUT and event.output.is_floating_point():
-            one = inside.found.get(event.index)
+            one = inside.found.of(event.index)
             if one is not None and one.differs and one.pieces[0].new:
                 yield one
 
@@ -109,11 +110,11 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
     step = blamed.step
     site = Site("cache", 0)
     if step in inside.frames:
-        site = _sites(inside, step).of(blamed, inside.found.get(blamed.index))
+        site = _sites(inside, step).of(blamed, inside.found.of(blamed.index))
     position = place.position
     if position < 0:
         position = _newest(inside, first.event.step, place.row)
-    owner = owner_of(inside.recording.events)
+    owner = owner_of(inside.recording.events, inside.recording.blocks)
     line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
     partner = inside.references.own(first.event.step).reference.recording.line_of(
         first.partner, owner
@@ -136,7 +137,8 @@ def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
 
 def _sites(inside: Inside, step: int) -> Sites:
     """The sites of the states of a step that feeds."""
-    return Sites(inside.recording.of(step), inside.recording.norms, inside.frames[step])
+    recording = inside.recording
+    return Sites(recording.of(step), recording.norms, inside.frames[step], recording.blocks)
 
 
 def _newest(inside: Inside, step: int, row: int) -> int:

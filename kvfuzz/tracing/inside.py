@@ -13,8 +13,10 @@ from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subject import Subject
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparisons import Comparisons, answer
-from kvfuzz.tracing.recording import Recording, Watched, recorded
-from kvfuzz.tracing.references import References, measured
+from kvfuzz.tracing.events import Recording
+from kvfuzz.tracing.recording import Watched, recorded
+from kvfuzz.tracing.reference import measured
+from kvfuzz.tracing.references import References
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,26 @@ class Inside:
 
 
 def inside(
-    subject: Subject, case: Case, uncached: Tensor | None = None, operations: bool = True
+    subject: Subject,
+    case: Case,
+    uncached: Tensor | None = None,
+    prefixes: bool = False,
+    operations: bool = True,
 ) -> Inside:
     """Every state of the cached path of `subject` on `case`, beside the same in runs over whole
-    rows. `uncached` are the logits of an uncached run over its sequences, if they are known.
-    Without `operations`, or where they are too many, of the modules alone."""
+    rows. `uncached` are the logits of an uncached run over its sequences, if they are known, and
+    `prefixes` tells that they hold for each prefix as well. Without
+    `operations`, or where they are too many, of the modules alone."""
     watched = Watched(subject)
     recording, steps, logits, error = _cached(subject, case, watched, operations)
     references = References(subject, case, steps, watched, operations)
     if uncached is not None:
-        references.know(layout(case).sequences, uncached)
+        references.know(layout(case).sequences, uncached, prefixes)
     found = Comparisons(recording, references, steps)
     made = Inside(recording, found, tuple(steps), references, logits, error)
     references.end(diverging_step(made))
     if operations and not (recording.whole and references.kept()):
-        return inside(subject, case, uncached, operations=False)
+        return inside(subject, case, uncached, prefixes, operations=False)
     return made
 
 
@@ -65,7 +72,7 @@ def diverging_step(inside: Inside) -> int | None:
         logits = answer(inside.recording.of(step.index)) if step.feeds else None
         if logits is None or inside.references.answered(step.index, logits.output):
             continue
-        if (one := inside.found.get(logits.index)) is not None and one.differs:
+        if (one := inside.found.of(logits.index)) is not None and one.differs:
             return step.index
     last = inside.steps[-1].index
     return last if inside.raised else None

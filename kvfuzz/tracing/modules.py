@@ -1,4 +1,4 @@
-"""The modules of a subject: their names, and which of them normalise."""
+"""The modules of a subject: their names, which of them normalise, and which are its layers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,38 @@ def is_norm(module: nn.Module) -> bool:
     return all(weight.dim() == 1 for weight in weights) if weights else small
 
 
-def names_of(subject: Any, model: Any) -> dict[int, str]:
-    """The names of the modules of `subject` by their ids: as in its `model`, or from its attributes
+def modules_of(subject: Any, model: Any) -> dict[str, nn.Module]:
+    """The modules of `subject` by their names, each once: as in its `model`, or from its attributes
     on."""
     roots = {"": model} if isinstance(model, nn.Module) else dict(_held(subject))
-    names: dict[int, str] = {}
+    names: dict[nn.Module, str] = {}
     for root, module in roots.items():
         for name, inner in module.named_modules(prefix=root):
-            names.setdefault(id(inner), name)
-    return names
+            names.setdefault(inner, name)
+    return {name: module for module, name in names.items()}
+
+
+def blocks_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
+    """The names of the layers of a model that does not number them, with their numbers: two or more
+    modules of one class side by side, which hold others, in the order of their definition. None
+    where there is a numbered list of such: those are the layers."""
+    families: dict[tuple[str, type], list[str]] = {}
+    for name, module in modules.items():
+        if name and next(module.children(), None) is not None:
+            families.setdefault((name.rpartition(".")[0], type(module)), []).append(name)
+    several = [names for names in families.values() if len(names) > 1]
+    if any(name.rpartition(".")[2].isdigit() for names in several for name in names):
+        return {}
+    outside = [names for names in several if not any(map(str.isdigit, names[0].split(".")))]
+    chosen = min(outside, key=lambda names: (names[0].count("."), -len(names)), default=[])
+    return {name: number for number, name in enumerate(chosen)}
+
+
+def block_of(module: str, blocks: Mapping[str, int]) -> str | None:
+    """The one of `blocks` that the module of that name is in, or is."""
+    while blocks and module and module not in blocks:
+        module = module.rpartition(".")[0]
+    return (module or None) if blocks else None
 
 
 def _held(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -1,6 +1,7 @@
 """The site of each state of a torch model, told from where it is computed.
 
-Layers are the entries of the outermost list of modules that does most of the work. Within one,
+Layers are the entries of the outermost list of modules that does most of the work, or, in a model
+that numbers none, modules of one class side by side that do more than half of it. Within one,
 the softmax or the fused kernel of attention parts what comes before it from what comes after; a
 layer without one mixes tokens in its first module that does not normalise.
 """
@@ -8,13 +9,14 @@ layer without one mixes tokens in its first module that does not normalise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvfuzz.sites import Site
 from kvfuzz.tracing.aligning import Frame
 from kvfuzz.tracing.comparing import Compared
-from kvfuzz.tracing.recording import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.tracing.events import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.tracing.modules import block_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,26 @@ class _Layer:
 class Sites:
     """The sites of the states of one step, whose `events` are all there."""
 
-    def __init__(self, events: Sequence[Event], norms: set[str], frame: Frame) -> None:
+    def __init__(
+        self,
+        events: Sequence[Event],
+        norms: set[str],
+        frame: Frame,
+        blocks: Mapping[str, int] | None = None,
+    ) -> None:
         self._events, self._norms = events, norms
-        self._prefix = _list_of_layers(events)
-        self._layers = _layers(events, self._prefix, norms)
-        self._begun, self._ended = _span(events, self._prefix)
-        self._masks = _for_masks(events, self._begun, owner_of(events), frame)
+        self._stack = _stack(events, blocks or {})
+        self._layers = _layers(events, self._stack, norms)
+        self._begun, self._ended = _span(events, self._stack)
+        self._masks = _for_masks(events, self._begun, _owner(events, self._stack), frame)
 
     def of(self, event: Event, one: Compared | None) -> Site:
         """The site of `event`, which is compared as `one`, if it is."""
         if not self._layers:
             return _alone(event, self._events, one)
-        number = _number(event.module, self._prefix)
-        if number is not None:
+        layer = self._stack.layer_of(event.module)
+        if layer is not None:
+            number = layer[1]
             return Site(_kind(event, self._layers[number], self._norms, one), number)
         if event.index < self._begun:
             return Site("attention", 0) if event.index in self._masks else Site("position")
@@ -72,41 +81,64 @@ def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
     return Site("cache" if carried else "kv", 0)
 
 
-def owner_of(events: Sequence[Event]) -> str:
-    """The name of the module that holds the list of layers."""
-    owner = _list_of_layers(events).rstrip(".").rpartition(".")[0]
-    if owner:
-        return owner
-    return next((e.module for e in events if e.module.startswith("<")), owner)  # the model itself
+def owner_of(events: Sequence[Event], blocks: Mapping[str, int]) -> str:
+    """The name of the module that holds the layers, which are `blocks` if they have no numbers."""
+    return _owner(events, _stack(events, blocks))
 
 
-def _list_of_layers(events: Sequence[Event]) -> str:
-    """The name of the list of layers, with its dot; empty if there is none."""
+class _Stack:
+    """The layers of a model, which `owner` holds: numbered after a `prefix`, which ends with a dot
+    if it is not empty, or by name as `blocks`."""
+
+    def __init__(self, owner: str, prefix: str, blocks: Mapping[str, int]) -> None:
+        self.owner, self._prefix, self._blocks = owner, prefix, blocks
+        self._known: dict[str, tuple[str, int] | None] = {}
+
+    def layer_of(self, module: str) -> tuple[str, int] | None:
+        """The name and the number of the layer that `module` is in, None outside layers."""
+        if module not in self._known:  # asked for each operation, of a few modules
+            self._known[module] = self._layer_of(module)
+        return self._known[module]
+
+    def _layer_of(self, module: str) -> tuple[str, int] | None:
+        if self._blocks:
+            block = block_of(module, self._blocks)
+            return None if block is None else (block, self._blocks[block])
+        number = module[len(self._prefix) :].split(".", 1)[0]
+        inside = module.startswith(self._prefix) and number.isdigit()
+        return (self._prefix + number, int(number)) if inside else None
+
+
+def _stack(events: Sequence[Event], blocks: Mapping[str, int]) -> _Stack:
+    """The `blocks` if more than half of the operations are in them, else the list of modules in
+    which most are."""
+    within = sum(1 for event in events if blocks and block_of(event.module, blocks) is not None)
+    if 2 * within > len(events):
+        outside = next(iter(blocks)).rpartition(".")[0]
+        called = any(event.module == outside for event in events)  # it is no mere dict of modules
+        return _Stack(outside if called else outside.rpartition(".")[0], "", blocks)
     counts: Counter[str] = Counter()
     for module, count in Counter(event.module for event in events).items():
         parts = module.split(".")
         first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
         if first is not None:
             counts[".".join(parts[:first]) + "." if first else ""] += count
-    return counts.most_common(1)[0][0] if counts else "\0"
+    prefix = counts.most_common(1)[0][0] if counts else "\0"
+    return _Stack(prefix.rstrip(".").rpartition(".")[0], prefix, {})
 
 
-def _number(module: str, prefix: str) -> int | None:
-    if not module.startswith(prefix):
-        return None
-    number = module[len(prefix) :].split(".", 1)[0]
-    return int(number) if number.isdigit() else None
+def _owner(events: Sequence[Event], stack: _Stack) -> str:
+    # Without a name it is the model itself.
+    return stack.owner or next((e.module for e in events if e.module.startswith("<")), "")
 
 
-def _layers(events: Sequence[Event], prefix: str, norms: set[str]) -> dict[int, _Layer]:
-    inside: dict[int, list[Event]] = {}
+def _layers(events: Sequence[Event], stack: _Stack, norms: set[str]) -> dict[int, _Layer]:
+    inside: dict[tuple[str, int], list[Event]] = {}
     for event in events:
-        number = _number(event.module, prefix)
-        if number is not None:
-            inside.setdefault(number, []).append(event)
-    return {
-        number: _layer(f"{prefix}{number}", number, own, norms) for number, own in inside.items()
-    }
+        layer = stack.layer_of(event.module)
+        if layer is not None:
+            inside.setdefault(layer, []).append(event)
+    return {number: _layer(name, number, own, norms) for (name, number), own in inside.items()}
 
 
 def _layer(name: str, number: int, events: Sequence[Event], norms: set[str]) -> _Layer:
@@ -141,9 +173,9 @@ def _within(module: str, outer: str) -> bool:
     return module == outer or module.startswith(outer + ".")
 
 
-def _span(events: Sequence[Event], prefix: str) -> tuple[int, int]:
+def _span(events: Sequence[Event], stack: _Stack) -> tuple[int, int]:
     """The first and the last event inside layers."""
-    inside = [event.index for event in events if _number(event.module, prefix) is not None]
+    inside = [event.index for event in events if stack.layer_of(event.module) is not None]
     return (inside[0], inside[-1]) if inside else (events[-1].index + 1, events[-1].index + 1)
 
 

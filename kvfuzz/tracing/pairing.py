@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from kvfuzz.tracing.recording import Event
+from kvfuzz.tracing.events import Event
 
 Pairs = dict[int, Event]
 """The partner of an examined event, by its index."""
@@ -30,6 +30,21 @@ def paired(examined: Groups, reference: Groups, fed: int, start: int, length: in
             skipped = start * per_token
             found |= {event.index: theirs[skipped + number] for number, event in enumerate(mine)}
     return found
+
+
+def same_in(events: Sequence[Event], again: Sequence[Event]) -> Pairs:
+    """The partner of each of `events` in the same run done `again`, which may lack some: a weight
+    that has its dtype already is not converted. None have any if it does anything else besides."""
+    found: Pairs = {}
+    waiting = list(reversed(again))
+    for event in events:
+        if waiting and _is_same(event, waiting[-1]):
+            found[event.index] = waiting.pop()
+    return {} if waiting else found
+
+
+def _is_same(event: Event, other: Event) -> bool:
+    return event.operation == other.operation and event.output.shape == other.output.shape
 
 
 def grouped(events: Sequence[Event]) -> Groups:

@@ -6,6 +6,7 @@ modules' classes; what its own files and its cache's files call besides are help
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import sysconfig
@@ -38,7 +39,7 @@ _OWN_MODELS = str(_OURS / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes its time to make
 class Outer:
     """The lines of the model's packages that lead to a `frame`, the innermost first, and the
     innermost of other code that may be named."""
@@ -83,7 +84,9 @@ class Homes:
             filename = code.co_filename
             if filename == _CALLER:
                 break
-            rank = ranks[filename] if filename in ranks else self._rank(filename)
+            rank = ranks.get(filename)
+            if rank is None:
+                rank = self._rank(filename)
             if rank:
                 place = filename, frame.f_lineno, code.co_qualname
                 if rank == 2:
@@ -189,6 +192,7 @@ def _is_skipped(filename: str) -> bool:
     return filename.startswith(_SKIPPED) and not filename.startswith(_OWN_MODELS)
 
 
+@functools.lru_cache(maxsize=1024)
 def _root(filename: str) -> str:
     """The folder of the package that `filename` is in, or the file itself outside packages."""
     root = Path(filename).parent

@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from kvfuzz.case import Case, Step
 from kvfuzz.compare import compare
 from kvfuzz.layout import places_of, text
-from kvfuzz.noise import LEAST_STEP
 from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
-from kvfuzz.subject import Subject, cache_dtype
-from kvfuzz.tolerance import ROUNDOFF, constant
+from kvfuzz.subject import Subject
+from kvfuzz.tolerance import constant
 from kvfuzz.tracing.aligning import Frame, frame_of
-from kvfuzz.tracing.comparing import MULTIPLE, close, noise_between
-from kvfuzz.tracing.pairing import Key, grouped
-from kvfuzz.tracing.recording import Event, Recording, Watched, recorded
-from kvfuzz.twin import perturbing, twin_of
-
-ROUNDED = 8.0
-"""How many roundoffs of a cache that rounds on purpose a state may be off, in units of its scale: a
-few layers add up, and no wrong slot comes to so little."""
+from kvfuzz.tracing.differing import close
+from kvfuzz.tracing.recording import Watched
+from kvfuzz.tracing.reference import Reference, measured
 
 _Rows = tuple[tuple[int, ...], ...]
-
-
-@dataclass
-class Reference:
-    """A run over the whole rows of a step, from their first token on, by another path. `again` runs
-    it with weights moved by a roundoff, for its noise, which is at least the `floor` of a cache
-    that rounds on purpose."""
-
-    recording: Recording
-    logits: Tensor
-    again: Callable[[], Recording | None]
-    floor: float = 0.0
-
-    @property
-    def length(self) -> int:
-        return self.logits.shape[1]
-
-    @cached_property
-    def groups(self) -> Mapping[Key, Sequence[Event]]:
-        """The events by what they have in common with those of another run."""
-        return grouped(self.recording.events)
-
-    @cached_property
-    def _moved(self) -> Sequence[Event]:
-        """The events of the run with other weights; none where they are not the same operations."""
-        moved = self.again()
-        if moved is None or len(moved.events) != len(self.recording.events):
-            return ()
-        return moved.events
-
-    def noise_of(self, event: Event) -> float:
-        """The noise of `event`, relative to its scale."""
-        noise = noise_between(event, self._moved[event.index]) if self._moved else 0.0
-        return max(noise, self.floor)
 
 
 @dataclass(frozen=True)
@@ -88,14 +46,20 @@ class References:
         self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
         self._known: dict[tuple[_Rows, bool], Reference] = {}
         self._plain: dict[_Rows, Tensor] = {}
+        self._stands: _Rows | None = None
+        self._covering: dict[int, int] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
         self._last = max(self._steps, default=0)
         self.frames = {
             n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
         }
+        self._keys = {n: self._key(n) for n in self._steps}
 
     def end(self, step: int | None) -> None:
         """Nothing after `step` is asked for, if one is named."""
-        self._last = self._last if step is None else step
+        if step is not None and step != self._last:
+            self._last = step
+            self._covering.clear()
 
     def kept(self) -> bool:
         """Whether the largest reference was not too large to keep all operations of: nor is any
@@ -106,19 +70,22 @@ class References:
         size = {n: frame.length * frame.rows for n, frame in frames.items()}
         return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
 
-    def know(self, rows: Sequence[Sequence[int]], logits: Tensor) -> None:
-        """The `logits` of an uncached run over `rows` are known, which is not run again."""
-        self._plain[tuple(map(tuple, rows))] = logits
+    def know(self, rows: Sequence[Sequence[int]], logits: Tensor, prefixes: bool) -> None:
+        """The `logits` of an uncached run over `rows` are known, which is not run again; with
+        `prefixes` what they say of a prefix is what a run over that alone says."""
+        whole = tuple(map(tuple, rows))
+        self._plain[whole] = logits
+        self._stands = whole if prefixes else None
 
     def take(self, step: int, reference: Reference) -> None:
         """Take `reference` for the own one of `step`, and its logits for the right ones."""
-        self._known[self._key(step)] = reference
+        self._known[self._keys[step]] = reference
         self._plain[self._rows(step)] = reference.logits
 
     def own(self, step: int) -> Beside:
         """The run over the prefix that `step` ends: in one call with a fresh cache where that
         agrees (it has the cache's own code), else uncached."""
-        key = self._key(step)
+        key = self._keys[step]
         if key not in self._known:
             self._known[key] = self._run(*key)
         return Beside(self._known[key], self.frames[step])
@@ -127,7 +94,7 @@ class References:
         """The rows of the own reference of `step`, and whether it is to be one call with a cache:
         not for a step that is one itself."""
         one_call = bool(self._steps[step].before[0]) or not self.frames[step].plain
-        return self._rows(step), one_call
+        return _filled(self._texts[step], self.frames[step].length), one_call
 
     def of(self, step: int) -> Iterator[Beside]:
         """The references of `step`, the cheapest first and its own last; none if it feeds
@@ -135,7 +102,7 @@ class References:
         if step not in self._steps:
             return
         later = self.covering(step)
-        if later != step and self._key(step) not in self._known:
+        if later != step and self._keys[step] not in self._known:
             yield self.beside(step, later)
         yield self.own(step)
 
@@ -146,33 +113,47 @@ class References:
 
     def covering(self, step: int) -> int:
         """The last step whose rows go on from those of `step`; itself, if there is none."""
+        if step not in self._covering:
+            self._covering[step] = self._covering_of(step)
+        return self._covering[step]
+
+    def _covering_of(self, step: int) -> int:
         mine, frame = self._texts[step], self.frames[step]
         for later in reversed(self._texts):
             theirs = self._texts[later]
             if not step < later <= self._last or len(theirs) != len(mine):
                 continue
-            goes_on = all(b[: len(a)] == a for a, b in zip(mine, theirs, strict=True))
-            if goes_on and self.frames[later].length not in (frame.slots, frame.fed):
+            if _begin(theirs, mine) and self.frames[later].length not in (frame.slots, frame.fed):
                 return later
         return step
 
     def answered(self, step: int, logits: Tensor) -> bool:
         """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the
         prefix that it ends, with less than any noise between them."""
-        right = self._uncached(self._rows(step))
+        whole, mine = self._stands, self._texts[step]
+        covered = whole is not None and len(whole) == len(mine) and _begin(whole, mine)
+        if whole is not None and covered and self._gives(step, logits, self._plain[whole]):
+            return True
+        return self._gives(step, logits, self._uncached(self._rows(step)))
+
+    def _gives(self, step: int, logits: Tensor, right: Tensor) -> bool:
+        """Whether `logits` of `step` are the `right` ones of its rows."""
         for group in self.frames[step].groups:
             rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
-            if not close(logits[rows, group.new], right[rows, group.new_positions]):
+            new, positions = list(group.new), list(group.new_positions)
+            if not close(logits[rows, new], right[rows, positions]):
                 return False
         return True
 
     def _frame(self, step: int, length: int) -> Frame:
-        one = self._steps[step]
-        return frame_of(places_of(one), one.size, length)
+        if (step, length) not in self._frames:
+            one = self._steps[step]
+            self._frames[step, length] = frame_of(places_of(one), one.size, length)
+        return self._frames[step, length]
 
     def _rows(self, step: int) -> _Rows:
         """The rows of the own reference of `step`."""
-        return _filled(self._texts[step], self.frames[step].length)
+        return self._keys[step][0]
 
     def _uncached(self, rows: _Rows) -> Tensor:
         """The logits of a plain uncached run over `rows`."""
@@ -193,34 +174,6 @@ class References:
         return measured(self._subject, run, self._watched, self._whole)
 
 
-def measured(
-    subject: Subject, run: Callable[[], Tensor], watched: Watched, operations: bool
-) -> Reference:
-    """A recorded run, whose noise can be measured."""
-
-    def recorded_run(numbers: bool = False) -> tuple[Recording, Tensor]:
-        with recorded(watched, operations, numbers) as recording:
-            recording.step = 0
-            logits = run()
-        return recording, logits
-
-    def again() -> Recording | None:
-        twin = twin_of(subject)
-        if not twin.weights or not (twin.always or _in_double(twin.weights)):
-            return None
-        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
-            perturb(LEAST_STEP, 0)
-            return recorded_run(numbers=True)[0]
-
-    rounds_to = cache_dtype(subject)
-    floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
-    return Reference(*recorded_run(), again, floor)
-
-
-def _in_double(weights: Sequence[Tensor]) -> bool:
-    return all(weight.dtype == torch.float64 for weight in weights)
-
-
 def agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
     """Whether two runs gave the same logits, but for rounding."""
     tolerance = constant(right, getattr(subject, "width", None), right.dtype)
@@ -237,6 +190,11 @@ def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
     while length in (step.size, len(step.after[0]), len(rows)):
         length += 1
     return length
+
+
+def _begin(rows: _Rows, prefixes: _Rows) -> bool:
+    """Whether each of `rows` begins with its own of `prefixes`."""
+    return all(row[: len(one)] == one for row, one in zip(rows, prefixes, strict=True))
 
 
 def _filled(rows: Sequence[tuple[int, ...]], length: int) -> _Rows:

@@ -292,8 +292,14 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.token, self.place = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
-        self.layers = nn.ModuleList(self.block(n, self.mixer) for n in range(LAYERS))
+        self.keep([self.block(n, self.mixer) for n in range(LAYERS)])
         self.norm = Norm()
+
+    def keep(self, layers):
+        self.layers = nn.ModuleList(layers)
+
+    def in_order(self):
+        return self.layers
 
     def forward(self, tokens, cache=None, text=None, positions=None):
         start, time = (0 if cache is None else cache.length), tokens.shape[1]
@@ -303,7 +309,7 @@ class Net(nn.Module):
         mask = self.mask(start, time, text).to(x.dtype)
         if self.time_first:
             x, mask = x.transpose(0, 1), mask[0, 0]
-        for layer in self.layers:
+        for layer in self.in_order():
             x = layer(x, mask, cache)
         x = x.transpose(0, 1) if self.time_first else x
         return self.read(self.norm(x), start)
@@ -321,6 +327,26 @@ class Net(nn.Module):
 
     def read(self, x, start):
         return F.linear(x, self.token.weight)
+
+
+class KeyedNet(Net):
+    """Its layers have keys."""
+
+    def keep(self, layers):
+        self.layers = nn.ModuleDict(zip(("lower", "upper"), layers, strict=True))
+
+    def in_order(self):
+        return self.layers.values()
+
+
+class SideBySideNet(Net):
+    """Its layers are attributes."""
+
+    def keep(self, layers):
+        self.lower, self.upper = layers
+
+    def in_order(self):
+        return self.lower, self.upper
 
 
 class PositionTooFar(Net):
@@ -447,6 +473,51 @@ class CopiesTheWrongIndex(Allocated):
         room.index_copy_(2, index.flip(0) if start else index, new)  # fault
 
 
+class Stacked(Allocated):
+    """Room for all layers in one tensor each for keys and values."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        shape = LAYERS, batch, Grouped.groups, LONGEST, WIDTH // HEADS
+        self.room = torch.zeros(shape), torch.zeros(shape)
+
+    def update(self, layer, key, value):
+        start = self.filled[layer]
+        stop = self.filled[layer] = start + key.shape[2]
+        keys, values = self.room
+        self.store(keys, key, layer, start, stop)
+        self.store(values, value, layer, start, stop)
+        self.keys[layer] = keys[layer, :, :, :stop]
+        return self.keys[layer], values[layer, :, :, :stop]
+
+    def store(self, room, new, layer, start, stop):
+        room[layer, :, :, start:stop] = new
+
+
+class InOneTensor(Stacked):
+    """Room for keys and values of all layers in one tensor."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        self.room = torch.stack(self.room).unbind()
+
+
+class StacksOneTooEarly(Stacked):
+    """A later call writes over the newest entry."""
+
+    def store(self, room, new, layer, start, stop):
+        early = 1 if start else 0
+        room[layer, :, :, start - early : stop - early] = new  # fault
+
+
+class StacksOnTheNextLayer(Stacked):
+    """A later call of the first layer writes to the second one."""
+
+    def store(self, room, new, layer, start, stop):
+        layer = layer if start == 0 else LAYERS - 1
+        room[layer, :, :, start:stop] = new  # fault
+
+
 class AllocatedDecoder(Decoder):
     """A decoder with room for all from the beginning."""
 
@@ -460,6 +531,30 @@ class WritesEarlyDecoder(AllocatedDecoder):
     """One whose cache is written one too early."""
 
     cache = WritesOneTooEarly
+
+
+class StackedDecoder(AllocatedDecoder):
+    """One with room for all layers in one tensor."""
+
+    cache = Stacked
+
+
+class InOneTensorDecoder(AllocatedDecoder):
+    """One with room for keys and values of all layers in one tensor."""
+
+    cache = InOneTensor
+
+
+class StacksEarlyDecoder(AllocatedDecoder):
+    """One whose stacked cache is written one too early."""
+
+    cache = StacksOneTooEarly
+
+
+class StacksOnTheNextDecoder(AllocatedDecoder):
+    """One whose stacked cache is written at the wrong layer."""
+
+    cache = StacksOnTheNextLayer
 
 
 class CopiesDecoder(AllocatedDecoder):

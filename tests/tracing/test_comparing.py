@@ -12,19 +12,14 @@ from kvfuzz.schedule import Padded
 from kvfuzz.tracing import references as references_module
 from kvfuzz.tracing.aligning import frame_of
 from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import (
-    allowed_for,
-    compared,
-    difference_of,
-    noise_between,
-    scale_of,
-    worst,
-)
+from kvfuzz.tracing.comparing import compared, noise_between, worst
+from kvfuzz.tracing.differing import allowed_for, difference_of, largest_along, scale_of
+from kvfuzz.tracing.events import Event
 from kvfuzz.tracing.first import latent_cells
 from kvfuzz.tracing.inside import diverging_step, inside
+from kvfuzz.tracing.modules import blocks_of, modules_of
 from kvfuzz.tracing.naming import Sites, owner_of
-from kvfuzz.tracing.pairing import grouped, paired
-from kvfuzz.tracing.recording import Event
+from kvfuzz.tracing.pairing import grouped, paired, same_in
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
 
@@ -33,7 +28,7 @@ INF = math.inf
 
 def event(index, output=None, operation="add", line=1, part=0):
     output = torch.zeros(1) if output is None else torch.as_tensor(output)
-    return Event(index, 0, operation, "layers.0", 0, (("model.py", line, "f"),), part, output)
+    return Event(index, 0, operation, "layers.0", (("model.py", line, "f"),), part, output)
 
 
 def pairs(mine, theirs, *sizes):
@@ -57,6 +52,16 @@ def test_rounds_of_a_loop_are_paired_by_token():
     assert pairs(mine[:3], theirs, 2, 3, 5) == {}
 
 
+def test_a_run_done_again_may_lack_what_has_nothing_to_do():
+    """And no more than that: a run that does something else besides is another run."""
+    run = [event(0, operation="to"), event(1), event(2, operation="mul"), event(3)]
+    again = [event(0), event(1, operation="mul"), event(2)]
+    assert {index: one.index for index, one in same_in(run, again).items()} == {1: 0, 2: 1, 3: 2}
+    assert same_in(again, run) == {}
+    assert same_in(run, [*again, event(3, operation="exp")]) == {}
+    assert same_in(run, [event(0, torch.zeros(2))]) == {}
+
+
 @pytest.mark.parametrize(
     ("found", "right", "difference"),
     [
@@ -70,6 +75,15 @@ def test_rounds_of_a_loop_are_paired_by_token():
 def test_what_stands_for_infinity_is_infinity(found, right, difference):
     """As in masks, whichever number is used."""
     assert difference_of(torch.tensor(found), torch.tensor(right)).tolist() == difference
+
+
+def test_neighbours_that_stand_for_infinity_are_the_same():
+    """The next float64 after 2e30 is as infinite; numbers that are only large are told apart."""
+    right = torch.tensor([2e30, 2.0**96], dtype=torch.float64)
+    found = torch.tensor([math.nextafter(2e30, INF), 2.0**97], dtype=torch.float64)
+    assert difference_of(found, right).tolist() == [0, 2.0**96]
+    assert largest_along(found, right, 0) == (0, 2.0**96)
+    assert largest_along(found[:1], right[:1], None) == (0,)
 
 
 def test_integers_differ_or_do_not():
@@ -141,6 +155,17 @@ def inner(subject, case=PLAIN):
     return inside(as_factory(subject).subject(case), case)
 
 
+@pytest.mark.parametrize("subject", [Decoder, RecurrentDecoder, decoder(mixer=decoders.Fused)])
+def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
+    """By a run with other weights, of the same operations: every projection is moved, by a few
+    roundoffs of float64."""
+    reference = inner(subject).references.own(2).reference
+    projected = [e for e in reference.recording.events if e.operation == "linear"]
+    noises = [reference.noise_of(event) for event in projected]
+    assert len(noises) > 10
+    assert all(2**-56 < noise < 2**-40 for noise in noises)
+
+
 def blamed(found):
     last = last_difference(found, diverging_step(found))
     first = first_difference(found, last)
@@ -189,7 +214,15 @@ def test_an_earlier_write_that_is_wrong_is_blamed():
 
 
 @pytest.mark.parametrize(
-    "subject", [Decoder, RecurrentDecoder, decoders.AllocatedDecoder, decoder(mixer=decoders.Fused)]
+    "subject",
+    [
+        Decoder,
+        RecurrentDecoder,
+        decoders.AllocatedDecoder,
+        decoders.StackedDecoder,
+        decoders.InOneTensorDecoder,
+        decoder(mixer=decoders.Fused),
+    ],
 )
 def test_every_state_of_a_clean_decoder_agrees(subject):
     """And many are compared in every step."""
@@ -268,7 +301,8 @@ def sites(subject, step=1):
     """The sites of the operations of a step, by module."""
     found = inner(subject)
     events = found.recording.of(step)
-    named = Sites(events, found.recording.norms, found.frames[step])
+    recording = found.recording
+    named = Sites(events, recording.norms, found.frames[step], recording.blocks)
     by = {}
     for one in events:
         by.setdefault(one.module, []).append(str(named.of(one, found.found.get(one.index))))
@@ -291,9 +325,67 @@ def test_the_sites_of_a_decoder_with_attention(mixer):
         assert set(by[f"layers.{layer}.mixer.out"]) == {f"{layer}.attention"}
     assert set(by["norm"]) == {"final_norm"}
     assert set(by["place"]) == {"position"}
-    assert owner_of(events) == "<Net>"
+    assert owner_of(events, {}) == "<Net>"
     own = dict.fromkeys(by["<Net>"])
     assert list(own) == ["position", "0.attention", "logits"]
+
+
+@pytest.mark.parametrize(
+    ("net", "layers"),
+    [
+        (decoders.KeyedNet, ("layers.lower", "layers.upper")),
+        (decoders.SideBySideNet, ("lower", "upper")),
+    ],
+)
+def test_layers_without_numbers_have_those_of_their_order(net, layers):
+    """The same sites as where they are in a list, though their MLPs number their parts."""
+    numbered, _ = sites(Decoder)
+    by, events = sites(decoder(net=net))
+    for number, layer in enumerate(layers):
+        for part in ("", ".before", ".mixer", ".mixer.out", ".mlp.0", ".after"):
+            assert by[layer + part] == numbered[f"layers.{number}{part}"]
+    whole = f"<{net.__name__}>"
+    assert by[whole] == numbered["<Net>"]
+    assert owner_of(events, dict(zip(layers, (0, 1), strict=True))) == whole
+
+
+class Pair(nn.Module):
+    """Two stacks of one class, each with numbered blocks, or with none."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.encoder, self.decoder = (nn.Sequential(*map(Stacked, range(blocks))) for _ in "12")
+
+
+class Stacked(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.part = nn.Linear(2, 2) if number % 2 == 0 else nn.Sequential(nn.Linear(2, 2))
+
+
+class Kinds(nn.Module):
+    """What is alike holds nothing, and what holds something is of two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.first, self.second = Stacked(0), nn.Sequential(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        (decoders.SideBySideNet, {"lower": 0, "upper": 1}),
+        (decoders.Net, {}),
+        (lambda: Pair(2), {}),
+        (lambda: Pair(1), {"encoder": 0, "decoder": 1}),
+        (Kinds, {}),
+    ],
+)
+def test_layers_without_numbers_are_alike_and_stand_in_for_a_list_alone(model, blocks):
+    """Neither two stacks that have lists of layers, nor projections, nor parts of two classes."""
+    made = model()
+    assert blocks_of(modules_of(made, made)) == blocks
 
 
 def test_the_sites_of_a_recurrence():

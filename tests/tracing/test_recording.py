@@ -8,8 +8,9 @@ from torch.nn.modules import module as torch_modules
 import kvfuzz
 from kvfuzz.case import Case
 from kvfuzz.tracing import recording as module
+from kvfuzz.tracing.events import OUTPUT
 from kvfuzz.tracing.modules import is_norm
-from kvfuzz.tracing.recording import OUTPUT, Watched, recorded
+from kvfuzz.tracing.recording import Watched, recorded
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, decoder
 
@@ -58,15 +59,13 @@ def hooks():
     return len(torch_modules._global_forward_hooks), len(torch_modules._global_forward_pre_hooks)
 
 
-def test_each_operation_has_its_module_call_and_line():
+def test_each_operation_has_its_module_and_line():
     """In order, with the result of each module after what it is made of."""
     found, _ = record(Outer(), torch.ones(2, 3))
-    told = [(e.operation, e.module, e.call) for e in found.events]
-    inner = [("mul", "blocks.0", 0), ("add", "blocks.0", 0), (OUTPUT, "blocks.0", 0)]
-    again = [(name, module, 1) for name, module, _ in inner]
-    other = [(name, "blocks.1", 0) for name, _, _ in inner]
-    assert told[:-1] == inner + again + other
-    assert told[-1][:2] == (OUTPUT, "<Outer>")
+    told = [(e.operation, e.module) for e in found.events]
+    inner = [("mul", "blocks.0"), ("add", "blocks.0"), (OUTPUT, "blocks.0")]
+    other = [(name, "blocks.1") for name, _ in inner]
+    assert told == [*inner, *inner, *other, (OUTPUT, "<Outer>")]
     first = Inner.forward.__code__.co_firstlineno
     assert [e.place[1] - first for e in found.events[:2]] == [1, 2]
     assert found.line_of(found.events[0]).text == "y = x * self.weight"
@@ -320,3 +319,49 @@ def test_which_modules_normalise():
     others = [nn.Linear(4, 4), Outer(), nn.GELU(), nn.Dropout(0.5)]
     assert all(map(is_norm, norms))
     assert not any(map(is_norm, others))
+
+
+def test_what_is_written_at_a_whole_number_is_that_entry():
+    """Of a tensor for all layers the one of a layer, which knows what it was written with; each
+    read knows every entry that was written, and the operation that made all."""
+
+    def call(x):
+        room = torch.zeros(3, 4, 2)
+        room[1, :2] = x
+        room[0, 2:] = x + 1
+        room[1, :2] = x + 2
+        room[:, 0] = 7.0
+        return room[1] * 2
+
+    found, _ = record(call, torch.ones(2))
+    by = {e.index: e for e in found.events}
+    writes = [e for e in by.values() if e.operation == "__setitem__"]
+    assert [tuple(e.output.shape) for e in writes] == [(4, 2), (4, 2), (4, 2), (3, 2)]
+    assert writes[0].output.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+    assert writes[2].output.tolist() == [[3, 3], [3, 3], [0, 0], [0, 0]]
+    (read,) = (e for e in by.values() if e.operation == "__getitem__")
+    operations = [by[index].index for index in read.inputs]
+    assert operations == [0, *sorted(e.index for e in writes[1:])]
+    assert read.output.tolist() == [[7, 7], [3, 3], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (None, 1),
+        (torch.tensor([True, False, True]), 1),
+        (slice(0, 2), torch.tensor([0, 1])),
+        ...,
+    ],
+)
+def test_what_is_written_elsewhere_is_the_whole(index):
+    """A new axis and a mask move the axes after them; without a whole number it is all."""
+
+    def call(x):
+        room = torch.zeros(3, 4)
+        room[index] = x
+        return room + x
+
+    found, answer = record(call, torch.ones(1))
+    (write,) = (e for e in found.events if e.operation == "__setitem__")
+    assert torch.equal(write.output + 1, answer)
