@@ -81,15 +81,17 @@ def programs(
     `kvfuzz.driving` takes it out again.
     """
     feed, begin = (
-        sizes.map(lambda size: ("feed", size, _NONE))
-        for sizes in (_sizes(1), st.one_of(_sizes(1), st.integers(LATE, LARGE)))
+        sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first(1))
     )
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
     words = sorted(_words(offers)) if focus == MIXED else [focus]
     kinds = [_move(word, each) for word in words]
     padded = [_move(word, each) for word in PADDED if "mask" in offers]
-    # Two programs in five begin with padding, which an operation then has to keep track of.
-    start = _either([*[begin] * 3, *[_either(padded)] * 2]) if padded else begin
+    # Every other program begins with padding, which an operation then has to keep track of.
+    # On the left more often: that of the right goes first where something is taken away.
+    sides = ("left padding", *PADDED) if "mask" in offers else ()
+    late = [_padding(word, _first(2), each) for word in sides]
+    start = _either([begin, _either(late)]) if padded else begin
     if focus == MIXED:
         first = [start]
     elif focus == "switch":
@@ -127,6 +129,18 @@ def _sizes(least: int) -> st.SearchStrategy[int]:
     return st.one_of(st.just(least), st.integers(least, SMALL), large, large)
 
 
+def _first(least: int) -> st.SearchStrategy[int]:
+    """How many tokens the first call feeds: more often many, so that there is something to work
+    on."""
+    return st.one_of(_sizes(least), st.integers(LATE, LARGE))
+
+
+def _padding(
+    word: str, sizes: st.SearchStrategy[int], each: st.SearchStrategy[tuple[int, ...]]
+) -> st.SearchStrategy[Move]:
+    return st.tuples(st.just(word.partition(" ")[0]), sizes, each)
+
+
 def _words(offers: frozenset[str]) -> set[str]:
     """The operations that can be drawn beside feeding. Two caches need no offer."""
     known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
@@ -137,10 +151,10 @@ def _words(offers: frozenset[str]) -> set[str]:
 def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Move]:
     match word:
         case "left padding" | "right padding":
-            return st.tuples(st.just(word.partition(" ")[0]), _sizes(2), each)
+            return _padding(word, _sizes(2), each)
         case "crop":
             counts = st.one_of(
-                st.integers(1, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER))
+                st.integers(1, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER, OVER))
             )
             return counts.map(lambda count: (word, count, ()))
         case "reorder" | "select" | "repeat":
@@ -258,7 +272,9 @@ class Fit:
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
         if word == "crop":
-            count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, count)
+            # Others leave half of what is stored.
+            some = 1 + (count - 1) % max(1, cache[1] // 2)
+            count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, some)
             self.entries.append(Crop(count))
             cache[1] = max(0, cache[1] - count)
         elif word in ROWS:

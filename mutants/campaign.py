@@ -22,7 +22,7 @@ from kvfuzz.subject import Factory
 from mutants.mutant import Mutant
 from mutants.registry import GROUP
 
-EXAMPLES = 200
+EXAMPLES = 250
 SECONDS_PER_MUTANT = 60.0
 CALLS_PER_MUTANT = 10_000
 MEGABYTES_PER_MUTANT = 4096

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Divergences that are expected without a fault; such cases are left out.",
 )  # fmt: skip
-@examples_option("default 200")
+@examples_option("default 250")
 @time_option
 @seed_option
 @workers_option

@@ -26,7 +26,7 @@ def paired(examined: Groups, reference: Groups, fed: int, start: int, length: in
         theirs = reference.get(key, ())
         if len(theirs) == len(mine):
             found |= {event.index: other for event, other in zip(mine, theirs, strict=True)}
-        elif per_token := _rounds(len(mine), len(theirs), fed, length):
+        elif per_token := _rounds(len(mine), len(theirs), fed, start, length):
             skipped = start * per_token
             found |= {event.index: theirs[skipped + number] for number, event in enumerate(mine)}
     return found
@@ -60,8 +60,9 @@ def key_of(event: Event) -> Key:
     return event.module, event.place, event.operation, event.part
 
 
-def _rounds(mine: int, theirs: int, fed: int, length: int) -> int:
-    """How often a line runs for each token, where it does; else 0."""
-    if mine % fed or theirs % length or fed == length:
+def _rounds(mine: int, theirs: int, fed: int, start: int, length: int) -> int:
+    """How often a line runs for each token, where it does and all of them are in the reference;
+    else 0. (What is fed with padding has more slots than the reference may have tokens.)"""
+    if mine % fed or theirs % length or fed == length or start + fed > length:
         return 0
     return mine // fed if mine // fed == theirs // length else 0
