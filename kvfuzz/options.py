@@ -5,6 +5,7 @@ Nothing here imports torch, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -43,6 +44,18 @@ class Workers(click.ParamType[int]):
         return workers
 
 
+class Finite(click.FloatRange):
+    """A number in a range, and no `nan`, which is in none and fails no comparison."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
 class Shard(click.ParamType[tuple[int, int]]):
     """`K/N`: the Kth of N shards, counted from 1."""
 
@@ -75,7 +88,7 @@ seed_option = click.option(
     help="Draw the same cases as any run with seed N (default: a fresh one, printed).",
 )  # fmt: skip
 time_option = click.option(
-    "--time", "seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    "--time", "seconds", type=Finite(min=0, min_open=True), metavar="SECONDS",
     help="Stop after SECONDS.",
 )  # fmt: skip
 workers_option = click.option(

@@ -272,8 +272,9 @@ class Fit:
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
         if word == "crop":
-            # Others leave half of what is stored.
-            some = 1 + (count - 1) % max(1, cache[1] // 2)
+            # Others leave something, and small ones half of what is stored.
+            most = cache[1] // 2 if count <= SMALL else cache[1] - 1
+            some = 1 + (count - 1) % max(1, most)
             count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, some)
             self.entries.append(Crop(count))
             cache[1] = max(0, cache[1] - count)

@@ -132,9 +132,15 @@ def baseline(bench: Bench) -> str | None:
     rows = 0
     for index in bench.indices:
         try:
-            rows += bench.require_clean(bench.prepared(index), index, "agreement")
+            with time_limit(bench.seconds_for_clean):
+                rows += bench.require_clean(bench.prepared(index), index, "agreement")
         except Unsound as unsound:
             return str(unsound)
+        except OutOfTime:
+            return (
+                f"the unmutated {bench.factory.name} takes over {bench.seconds_for_clean:g} s for "
+                f"case {index}"
+            )
     return None if rows else f"nothing could be compared on {bench.factory.name}"
 
 

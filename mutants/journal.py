@@ -8,6 +8,7 @@ what is in the file is what was finished, and a campaign that is resumed judges 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from mutants.campaign import differing, digest_of
 from mutants.result import Judged
 
 NAME = "score.sqlite"
+_DIGEST = re.compile(r'"[0-9a-f]{16}"')
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS campaign (
     digest TEXT PRIMARY KEY, identity TEXT NOT NULL, begun REAL NOT NULL
@@ -29,6 +31,8 @@ CREATE TABLE IF NOT EXISTS judged (
     judged TEXT, PRIMARY KEY (digest, mutant)
 );
 """
+
+TABLES = {"campaign", "judged"}
 
 
 class Journal:
@@ -40,6 +44,9 @@ class Journal:
         with self._told():
             # Each statement is a transaction. Another campaign may write at the same time.
             self._file = sqlite3.connect(path, timeout=30, isolation_level=None)
+            tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
+            if tables and not tables >= TABLES:
+                raise UsageError(f"{path} is the database of another program: name another file")
             self._file.executescript(SCHEMA)
 
     def newest(self, identity: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +61,7 @@ class Journal:
             if not differing(identity, other, but=("seed", "cases")):
                 return dict(other)
         names = differing(identity, known[0], but=("seed", "cases"))
-        told = ", ".join(f"{name} {_short(known[0].get(name))}" for name in names)
+        told = ", ".join(_short(name, known[0].get(name)) for name in names)
         raise UsageError(
             f"no campaign in {self.path} is this one: the last has {told}; begin anew without "
             "--resume"
@@ -112,5 +119,7 @@ class Journal:
             ) from None
 
 
-def _short(value: Any) -> str:
-    return json.dumps(value)[:40]
+def _short(name: str, value: Any) -> str:
+    """What the last campaign had; of what is kept as a digest, that it was another."""
+    told = json.dumps(value)[:40]
+    return f"other {name}" if _DIGEST.fullmatch(told) else f"{name} {told}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -13,6 +14,7 @@ from kvfuzz.counterexample import environment_of
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from kvfuzz.files import read_json
 from mutants.campaign import MACHINE, differing
+from mutants.mutant import STATES
 from mutants.result import KIND, SCHEMA, Result, Score
 from mutants.score import concluded
 
@@ -27,6 +29,9 @@ def merge(paths: Sequence[Path]) -> Score:
     a shard that is there twice, and Inconclusive for a set that is not complete, with the names of
     what is missing. A shard that is void makes the whole inconclusive.
     """
+    twice = next((path for n, path in enumerate(paths) if _is_among(path, paths[:n])), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is given twice")
     reports = {path: read_score(path) for path in paths}
     for path, score in reports.items():
         if score.shard is None:
@@ -36,6 +41,10 @@ def merge(paths: Sequence[Path]) -> Score:
     for path, score in parts:
         _require_complete(path, score)
     return _merged([score for _, score in parts])
+
+
+def _is_among(path: Path, others: Sequence[Path]) -> bool:
+    return os.path.realpath(path) in map(os.path.realpath, others)
 
 
 def read_score(path: Path) -> Score:
@@ -85,6 +94,8 @@ def _result_of(data: Mapping[str, Any]) -> Result:
     """A result as the report has it: the witness is the counterexample, not the path of its
     file, and numbers that are not finite are words."""
     told = {name: data[name] for name in _FIELDS if name in data}
+    if told["state"] not in STATES:
+        raise ValueError(f"{told['id']} has the state {told['state']!r}, which there is not")
     told["witness"] = data["counterexample"]
     told["excess"] = float(data["excess"])
     told["map"] = [

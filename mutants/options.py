@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from kvfuzz.options import Shard, Written, json_option
+from kvfuzz.options import Finite, Shard, Written, json_option
 from mutants.report.outputs import Outputs
 
 
@@ -44,7 +44,7 @@ def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="MB", help="A mutant that takes more memory than this has crashed.",
         ),
         click.option(
-            "--mutant-time", type=click.FloatRange(min=0, min_open=True), default=60.0,
+            "--mutant-time", type=Finite(min=0, min_open=True), default=60.0,
             show_default=True, metavar="SECONDS", help="A mutant that takes longer is timed out.",
         ),
         click.option(
@@ -94,7 +94,7 @@ def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "FILE (--json), and 0 otherwise, whatever else survived.",
         ),
         click.option(
-            "--fail-under", type=click.FloatRange(0, 100), metavar="PERCENT",
+            "--fail-under", type=Finite(0, 100), metavar="PERCENT",
             help="Exit 1 below this score, and 0 otherwise, whatever survived.",
         ),
     ):  # fmt: skip

@@ -147,6 +147,9 @@ def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     """The verdict, percent, reason and counts of a Score of `results`, or of none for the
     `reason`."""
     counts = counted(results)
+    decided = [result for result in results if result.state in DECIDED]
+    if decided and all(result.state == "timed_out" and not result.ran for result in decided):
+        reason = reason or "no mutant was judged in the time that there was"
     percent = None if reason else percent_killed(counts)
     if percent is None:
         verdict, reason = "inconclusive", reason or "no mutant could be decided"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,8 @@ def score(
     try:
         return run.score(progress, command, started)
     finally:
-        if kept:
-            kept.close()
+        if run.journal:
+            run.journal.close()
 
 
 def campaign_of(
@@ -261,8 +262,7 @@ class _Run:
             if late and not find(name).watches:
                 return False
             begun.add(name)
-            if self.journal:
-                self.journal.note_begun(self.digest, name)
+            self._keep(lambda journal: journal.note_begun(self.digest, name))
             return True
 
         if self.workers:
@@ -270,9 +270,22 @@ class _Run:
         else:
             found = _judged_here(self.bench, names, begin)
         for judged in found:
-            if self.journal and judged.result.id in begun:
-                self.journal.note_judged(self.digest, judged)
+            if judged.result.id in begun:
+                self._keep(
+                    functools.partial(Journal.note_judged, digest=self.digest, judged=judged)
+                )
             yield judged
+
+    def _keep(self, note: Callable[[Journal], None]) -> None:
+        """Write into the journal, if there is one. One that is lost on the way costs no result."""
+        if self.journal is None:
+            return
+        try:
+            note(self.journal)
+        except UsageError as lost:
+            warnings.warn(f"{lost}. What is judged from now on cannot be resumed.", stacklevel=2)
+            self.journal.close()
+            self.journal = None
 
 
 def _judged_here(bench: Bench, names: list[str], begin: Callable[[str], bool]) -> Iterator[Judged]:

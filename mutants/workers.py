@@ -36,6 +36,8 @@ GRACE = 5.0
 """Seconds past a mutant's own before its process is killed: its own alarm comes first."""
 STARTING = 300.0
 """Seconds for a process to import torch and load the subject."""
+STARTS_LOST = 3
+"""So many processes may be lost while they start: something else may have killed one."""
 WATCH = 0.05
 """Seconds between two looks at the memory of a process."""
 _SPAWN = multiprocessing.get_context("spawn")
@@ -76,6 +78,10 @@ def judged_in_processes(
                 yield judged
     finally:
         team.end()
+
+
+class _LostAtStart(Inconclusive):
+    """A process was lost before it could judge anything."""
 
 
 @dataclass(eq=False)
@@ -124,7 +130,7 @@ class _Worker:
     def _heard(self, said: dict[str, Any]) -> Judged | None:
         self.heard = time.monotonic()
         if "failed" in said:
-            return self._gone("crashed", said["failed"])
+            raise Inconclusive(f"no mutant can be judged: {said['failed']}")
         if "megabytes" in said:
             return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
         if "judged" in said:
@@ -143,7 +149,7 @@ class _Worker:
         self.lost = True
         how = f"its process {how}" if state == "crashed" else how
         if not self.ready:
-            raise Inconclusive(f"no mutant can be judged: {how} when it started")
+            raise _LostAtStart(f"no mutant can be judged: {how} when it started")
         if self.mutant is None:
             return None
         if self.known is not None:
@@ -168,6 +174,7 @@ class _Team:
 
     campaign: Campaign
     members: list[_Worker] = field(default_factory=list)
+    starts_lost: int = 0
 
     @property
     def idle(self) -> list[_Worker]:
@@ -190,7 +197,13 @@ class _Team:
         """What is known by now, after a moment's wait."""
         wait([worker.connection for worker in self.members], timeout=0.5)
         for worker in list(self.members):
-            judged = worker.listen()
+            try:
+                judged = worker.listen()
+            except _LostAtStart:
+                self.starts_lost += 1
+                if self.starts_lost > STARTS_LOST:
+                    raise
+                judged = None
             if worker.lost:
                 self.renew(worker)
             if judged is not None:
@@ -237,6 +250,7 @@ def _ended(code: int | None) -> str:
 def _work(connection: Connection, campaign: str) -> None:
     """The life of a worker process."""
     os.setsid()  # so that it can be killed with whatever a fault has started
+    _silence()
     torch.set_num_threads(1)
     lock = threading.Lock()
 
@@ -257,6 +271,14 @@ def _work(connection: Connection, campaign: str) -> None:
         while True:
             item = json.loads(connection.recv_bytes())
             say(judged=judged_item(bench, find(item["mutant"]), say).to_json())
+
+
+def _silence() -> None:
+    """What a fault prints is no part of a report."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(nothing, standard)
+    os.close(nothing)
 
 
 def _watch(megabytes: int, say: Callable[..., None]) -> None:

@@ -17,6 +17,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from kvfuzz.tensors import walk
+from kvfuzz.twin import InDouble
+
 SMALL, LARGE = 8.0, 16.0
 """Two scales at which a normalising module gives the same: far above its epsilon, and where no
 activation function is flat yet for small entries."""
@@ -56,10 +59,21 @@ class Anatomy:
 _KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
 
 
+def module_of(subject: Any) -> nn.Module | None:
+    """The torch module that `subject` computes with: its `model`, itself, or the one that it holds,
+    if that is one."""
+    own = subject.subject if isinstance(subject, InDouble) else subject
+    for module in (getattr(own, "model", None), own):
+        if isinstance(module, nn.Module):
+            return module
+    held = [thing for thing in walk(own, modules=False) if isinstance(thing, nn.Module)]
+    return held[0] if len(held) == 1 else None
+
+
 def anatomy(subject: Any) -> Anatomy:
-    """The modules of the `model` of `subject` by kind; nothing for a subject without one."""
-    model = getattr(subject, "model", None)
-    if not isinstance(model, nn.Module):
+    """The modules of `subject` (`module_of`) by kind; nothing for a subject without any."""
+    model = module_of(subject)
+    if model is None:
         return Anatomy()
     if model not in _KNOWN:
         _KNOWN[model] = _measured(subject, model)

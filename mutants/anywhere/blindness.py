@@ -15,7 +15,7 @@ from kvfuzz.compare import compare
 from kvfuzz.reference import reference
 from kvfuzz.run import as_tensor, seeded
 from kvfuzz.subject import offers_of
-from mutants.anywhere.anatomy import anatomy, called, hidden
+from mutants.anywhere.anatomy import anatomy, called, hidden, module_of
 from mutants.anywhere.hooks import hooked
 from mutants.anywhere.stored import layers_of
 
@@ -88,6 +88,8 @@ def one_head(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
     cache = subject.new_cache(2)
+    model = module_of(subject)
+    assert model is not None
     tokens = as_tensor(subject, ((1 % subject.vocab_size,),) * 2)
     with seeded(0), torch.no_grad():
         _, cache = subject.cached(tokens, cache)
@@ -127,8 +129,10 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
         largest = max(largest, float((gain - 1).abs().max()))
         return output
 
+    model = module_of(subject)
+    assert model is not None
     tokens = as_tensor(subject, ((1 % subject.vocab_size, 2 % subject.vocab_size),))
-    with seeded(0), torch.no_grad(), hooked(subject.model, [n.path for n in known.norms], look):
+    with seeded(0), torch.no_grad(), hooked(model, [n.path for n in known.norms], look):
         subject.uncached(tokens)
     return "the weight of every norm is one" if largest < NEAR_ONE else None
 
@@ -158,8 +162,12 @@ def normalised(x: Tensor, centred: bool) -> Tensor:
 
 def no_biases(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     """Whether the biases of all projections are nought."""
-    owners = (subject.model.get_submodule(path) for path in anatomy(subject).projections)
-    biases = [owner.bias for owner in owners if isinstance(getattr(owner, "bias", None), Tensor)]
+    model = module_of(subject)
+    if model is None:
+        return None
+    owners = [model.get_submodule(path) for path in anatomy(subject).projections]
+    kept = [getattr(owner, "bias", None) for owner in owners]
+    biases = [bias for bias in kept if isinstance(bias, Tensor)]
     hidden = biases and not any(bool(bias.any()) for bias in biases)
     return "the bias of every projection is nought" if hidden else None
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mutants.anywhere.altered import Call
-from mutants.anywhere.anatomy import Anatomy, Norm, anatomy, called, first_tensor, hidden
+from mutants.anywhere.anatomy import Anatomy, Norm, anatomy, called, first_tensor, hidden, module_of
 from mutants.anywhere.intervention import Intervention, made
 
 Pick = Callable[[Anatomy, nn.Module], Sequence[str]]
@@ -54,9 +54,9 @@ def modules(
     def decorated(fault: Callable[[At], Tensor]) -> Intervention:
         def alter(call: Call) -> Any:
             known = anatomy(call.subject)
-            model = getattr(call.subject, "model", None)
-            paths = pick(known, model) if isinstance(model, nn.Module) else ()
-            if not isinstance(model, nn.Module) or not paths:
+            model = module_of(call.subject)
+            paths = pick(known, model) if model is not None else ()
+            if model is None or not paths:
                 return call.go()
             with hooked(model, paths, functools.partial(_changed, fault, call, known, model, told)):
                 return call.go()

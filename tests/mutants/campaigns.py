@@ -2,7 +2,10 @@
 
 import os
 import sys
+import time
 from dataclasses import replace
+
+from tests.subjects import models
 
 HEAD = """import ctypes, os, signal, sys, time
 import torch
@@ -38,3 +41,12 @@ def table(score):
     """The results of `score` without what may differ from run to run: how long each took."""
     watched = (*score.placebos, *score.canaries)
     return [replace(result, seconds=0.0) for result in (*score.results, *watched)]
+
+
+class Sleeps(models.Summing):
+    """A right decoder whose cached path takes longer than anybody waits."""
+
+    def cached(self, tokens, cache):
+        """In a while."""
+        time.sleep(0.6)
+        return super().cached(tokens, cache)

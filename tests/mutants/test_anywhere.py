@@ -252,7 +252,7 @@ def test_the_zoo_is_scored_by_them_when_asked(capsys):
 def test_what_the_clean_subject_refuses_is_drawn_again():
     """More cases than drawn ones agree, and all of these do; one that diverges stays, and is
     reported."""
-    drawn = prepared_bench("tests.subjects.anywhere:Refusing", Options(), 30, 1, shrink=False)
+    drawn = prepared_bench("tests.subjects.anywhere:Refusing", Options(), 30, 5, shrink=False)
     verdicts = [check(drawn.factory.subject(c), c).status for c in drawn.campaign.cases]
     assert "discarded" in verdicts
     found = telling(drawn)

@@ -31,6 +31,48 @@ def test_the_modules_of_a_model_are_told_by_what_they_do():
     assert {*letters, "stack.0.feed", "stack.1.feed", "out"} == set(found.projections)
 
 
+def whole(model, tokens):
+    """An uncached run of the model of `Offering`."""
+    return model(tokens, torch.arange(tokens.shape[1]).expand_as(tokens))
+
+
+class Held:
+    """The model of `Offering` under another name."""
+
+    vocab_size, max_length = Offering.vocab_size, Offering.max_length
+
+    def __init__(self):
+        self.inside = {"net": Offering().model}
+
+    def uncached(self, tokens):
+        """What the model says."""
+        return whole(self.inside["net"], tokens)
+
+
+class Is(nn.Module):
+    """A subject that is a module itself."""
+
+    vocab_size, max_length = Offering.vocab_size, Offering.max_length
+
+    def __init__(self):
+        super().__init__()
+        self.inside = Offering().model
+
+    def uncached(self, tokens):
+        """What the model inside says."""
+        return whole(self.inside, tokens)
+
+
+def test_the_model_of_a_subject_needs_no_name():
+    """It is held somewhere, or is the subject."""
+    own = anatomy(Offering())
+    assert anatomy(Held()) == own
+    assert [norm.path for norm in anatomy(Is()).norms] == [f"inside.{n.path}" for n in own.norms]
+    two = Held()
+    two.other = nn.Linear(2, 2)
+    assert anatomy(two) == Anatomy()  # nobody can tell which
+
+
 def test_a_recurrent_model_has_what_mixes_too():
     """A gated sum over time mixes positions as attention does."""
     found = anatomy(decoders.RecurrentDecoder())

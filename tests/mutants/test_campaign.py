@@ -16,6 +16,7 @@ from kvfuzz.case import Case
 from kvfuzz.cli import main
 from kvfuzz.errors import Inconclusive, UsageError
 from kvfuzz.loading import Options
+from mutants import bench, workers
 from mutants.campaign import Limits, identity_of, read
 from mutants.journal import Journal
 from mutants.registry import library, select
@@ -144,7 +145,7 @@ def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
         def to_json(self):
             return lost
 
-    with pytest.raises(Inconclusive, match=r"no mutant can be judged: its process .*no\.such"):
+    with pytest.raises(Inconclusive, match=r"no mutant can be judged: .*no\.such"):
         list(judged_in_processes(Lost(), [KILLED], 1, lambda _: True))
 
 
@@ -223,7 +224,7 @@ def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
     ("changes", "message"),
     [
         ({"examples": 31}, "examples 30"),
-        ({"ids": SEVERAL[:2]}, 'mutants "'),
+        ({"ids": SEVERAL[:2]}, "the last has other mutants;"),
         ({"options": Options(dtype="float32")}, "dtype null"),
         ({"matrix": True}, "matrix false"),
     ],
@@ -244,7 +245,7 @@ def test_what_the_code_was_is_part_of_what_is_resumed(tmp_path, monkeypatch):
     journal = tmp_path / "score.sqlite"
     score("zoo", ids=SEVERAL[:1], seed=3, examples=5, shrink=False, journal=journal)
     monkeypatch.setattr(campaign, "_code_digest", lambda _: "another")
-    with pytest.raises(UsageError, match=r"the last has code"):
+    with pytest.raises(UsageError, match=r"the last has other code"):
         score("zoo", ids=SEVERAL[:1], examples=5, shrink=False, journal=journal, resume=True)
 
 
@@ -278,6 +279,9 @@ def test_what_was_not_begun_in_time_is_judged_when_resumed(tmp_path):
     asked["journal"] = journal
     late = score("zoo", **asked, seed=3, seconds=1e-6)
     assert {result.state for result in late.results} == {"timed_out"}
+    # Nothing was judged, so there is nothing to score.
+    assert (late.percent, late.verdict) == (None, "inconclusive")
+    assert late.reason == "no mutant was judged in the time that there was"
     assert {r.state for r in score("zoo", **asked, resume=True).results} == {"killed"}
 
 
@@ -406,3 +410,89 @@ def _alive(pid):
         ["ps", "-o", "stat=", "-p", str(pid)], check=False, capture_output=True, text=True
     )
     return bool(told.stdout.strip()) and not told.stdout.strip().startswith("Z")
+
+
+def one_killed(campaign, monkeypatch, times):
+    """What becomes of one mutant if the first processes are killed while they start."""
+    real, left = workers._Team._new, [times]
+
+    def new(team):
+        worker = real(team)
+        if left[0]:
+            left[0] -= 1
+            os.kill(worker.process.pid, signal.SIGKILL)
+        return worker
+
+    monkeypatch.setattr(workers._Team, "_new", new)
+    return [j.result.state for j in judged_in_processes(campaign, [KILLED], 1, lambda _: True)]
+
+
+def test_a_process_that_is_lost_while_it_starts_is_replaced(monkeypatch):
+    """By the system, which was short of memory, for one; but not for ever."""
+    campaign = prepared_bench("zoo", Options(), 5, 1, shrink=False).campaign
+    assert one_killed(campaign, monkeypatch, 1) == ["killed"]
+    with pytest.raises(Inconclusive, match=r"its process was killed by SIGKILL when it started"):
+        one_killed(campaign, monkeypatch, 99)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Installs one fault, by its body, which is then called `package.fault`."""
+
+    def made(body):
+        install(tmp_path, "package", HEAD + fault_text("fault", body))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
+        library.cache_clear()
+        return ("package.fault", KILLED)
+
+    yield made
+    library.cache_clear()
+    sys.modules.pop("package", None)
+
+
+def test_what_a_mutant_prints_is_no_part_of_the_report(package, capfd):
+    """Nor is it a command to what reads standard output."""
+    loud = 'print("::error::mine")\nos.write(2, b"::error::mine")\nreturn lambda *_: 1 / 0'
+    found = score("zoo", ids=package(loud), seed=1, examples=5, workers=1, shrink=False)
+    assert {r.id: r.state for r in found.results} == {"package.fault": "loud", KILLED: "killed"}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
+    """What comes after it is not kept, which is told."""
+    journal = tmp_path / "journal" / "score.sqlite"
+    removes = f"import shutil\nshutil.rmtree({str(journal.parent)!r}, True)\nreturn real"
+    ids, settings = package(removes), {"seed": 1, "examples": 5, "shrink": False}
+    with pytest.warns(UserWarning, match=r"cannot keep the journal .* cannot be resumed"):
+        found = score("zoo", ids=ids, **settings, workers=1, journal=journal)
+    assert {r.id: r.state for r in found.results} == {"package.fault": "survived", KILLED: "killed"}
+
+
+def test_the_database_of_another_program_is_left_alone(tmp_path):
+    """It is no journal, and does not become one."""
+    path = tmp_path / "mail.sqlite"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE mail (subject TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=r"mail\.sqlite is the database of another program"):
+        Journal(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "option", [("--mutant-time", "nan"), ("--mutant-time", "inf"), ("--fail-under", "nan")]
+)
+def test_a_limit_that_is_no_number_is_refused(option, capsys):
+    """It would fail no comparison, so that a gate of it is none."""
+    assert main(["score", "zoo", *option]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert f"'{option[1]}' is not a finite number" in said[-1]
+
+
+def test_a_clean_subject_that_does_not_return_is_told(monkeypatch):
+    """It has more time than a mutant, and not for ever."""
+    monkeypatch.setattr(bench, "SECONDS_FOR_CLEAN", 0.2)
+    name = "tests.mutants.campaigns:Sleeps"
+    made = prepared_bench(name, Options(), 3, 1, limits=Limits(seconds=0.1))
+    assert bench.baseline(made) == f"the unmutated {name} takes over 0.2 s for case 0"

@@ -82,6 +82,23 @@ def test_a_shard_that_is_there_twice_is_named(shards, tmp_path):
         merge([*shards, copy])
 
 
+def test_a_file_that_is_given_twice_is_named(shards):
+    """Under whatever name."""
+    again = shards[0].parent / "." / ".." / shards[0].parent.name / shards[0].name
+    for one in (shards[0], again):
+        with pytest.raises(UsageError, match=r"2\.json is given twice"):
+            merge([*shards, one])
+
+
+def test_a_state_that_there_is_not_is_no_way_out_of_the_score(shards):
+    """A survivor by another name would vanish from the table."""
+    mutants = json.loads(shards[0].read_text())["mutants"]
+    mutants[0]["state"] = "banana"
+    edited(shards[0], mutants=mutants)
+    with pytest.raises(UsageError, match=rf"{mutants[0]['id']} has the state 'banana'"):
+        merge(shards)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("seed", 3), ("torch", "2.0.0"), ("code", "other"), ("matrix", True)]
 )

@@ -15,7 +15,7 @@ from mutants.bench import Bench, baseline, judged
 from mutants.campaign import Limits
 from mutants.mutant import STATES, Mutant, steps
 from mutants.registry import find, library
-from mutants.result import Result, counted, percent_killed
+from mutants.result import Result, counted, percent_killed, verdict_on
 from mutants.score import prepared_bench, score, watched_over
 
 TARGET = ("kvfuzz.zoo.cached:store",)
@@ -208,10 +208,14 @@ def test_the_witness_is_shrunk_and_names_the_subject_that_replays_it():
 
 
 def test_time_that_is_over_times_the_rest_out():
-    """What has not begun is not counted as anything better."""
-    result = score("zoo", seed=1, examples=20, seconds=1e-6)
-    assert {r.state for r in result.results} == {"timed_out"}
-    assert (result.percent, result.verdict) == (0.0, "survived")
+    """What has not begun is not counted as anything better; if nothing has, there is no score."""
+    late = score("zoo", seed=1, examples=20, seconds=1e-6)
+    assert {r.state for r in late.results} == {"timed_out"}
+    assert (late.percent, late.verdict) == (None, "inconclusive")
+    killed = Result("norm.skips_before_attention", "norm", "killed", killed_by=0, ran=1)
+    told = verdict_on([killed, *late.results], None)
+    assert told["percent"] == 100 / (1 + len(late.results))
+    assert told["verdict"] == "survived"
 
 
 @pytest.mark.parametrize(

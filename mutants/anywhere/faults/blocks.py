@@ -11,8 +11,8 @@ from mutants.anywhere.anatomy import Anatomy, matrix_of
 from mutants.anywhere.blindness import in_bfloat16
 from mutants.anywhere.hooks import At, modules
 
-LACKS = "no list of modules of a torch model that it has as `model` is run item by item"
-NO_MIXER = "no module of a torch model that it has as `model` mixes positions"
+LACKS = "no list of modules of its torch model is run item by item"
+NO_MIXER = "no module of its torch model mixes positions"
 
 
 def first(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001

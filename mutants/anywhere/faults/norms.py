@@ -10,7 +10,7 @@ from mutants.anywhere.anatomy import Anatomy
 from mutants.anywhere.blindness import gain_of, unit_gains
 from mutants.anywhere.hooks import At, modules
 
-LACKS = "no module of a torch model that it has as `model` normalises"
+LACKS = "no module of its torch model normalises"
 
 
 def every(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001

@@ -11,7 +11,7 @@ from mutants.anywhere.anatomy import Anatomy, matrix_of
 from mutants.anywhere.blindness import in_bfloat16, no_biases
 from mutants.anywhere.hooks import At, modules
 
-LACKS = "no module of a torch model that it has as `model` is a linear projection"
+LACKS = "no module of its torch model is a linear projection"
 PAIR = "no two projections beside each other have matrices of one shape"
 
 
