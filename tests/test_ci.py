@@ -156,7 +156,7 @@ def test_what_tox_runs_in_ci(name, commands, tmp_path) -> None:
         "tox_root": str(tmp_path),
         "env_tmp_dir": str(tmp_path),
         "posargs": {"gate": "--operator crop", "nightly": "--examples 20"}[name],
-        "env:KVFUZZ_EXAMPLES:200": "3",
+        "env:KVFUZZ_EXAMPLES:250": "3",
         "env:KVFUZZ_SECONDS:1200": "600",
         "env:KVFUZZ_SHARD:1/1": "2/3",
         "env:KVFUZZ_WORKERS:2": "2",
