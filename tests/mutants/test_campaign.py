@@ -87,14 +87,14 @@ def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(dea
         examples=10,
         workers=workers,
         shrink=False,
-        limits=Limits(seconds=2, megabytes=300),
+        limits=Limits(seconds=5, megabytes=300),
     )
     results = {result.id: result for result in found.results}
     for name, (_, reason) in DEADLY.items():
         assert results[f"deadly.{name}"].state == "crashed"
         assert reason in results[f"deadly.{name}"].reason
     assert results["deadly.hangs"].state == "timed_out"
-    assert results["deadly.hangs"].reason.startswith("over 2 s, in one call on case")
+    assert results["deadly.hangs"].reason.startswith("over 5 s, in one call on case")
     assert results[KILLED].state == results["append.prepends"].state == "killed"
     # Neither a crash nor a hang is a kill: 2 of the 3 that were decided.
     assert found.percent == pytest.approx(200 / 3)
