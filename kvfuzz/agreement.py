@@ -64,10 +64,9 @@ def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
         cached = _cached(subject, case, name)
         verdict = _against(expected, cached, case)
         if verdict.first is not None:
+            # The same logits are judged again: a second run might meet what the first left behind.
             expected = reference(subject, case, name)
-            verdict = _against(
-                expected, cached, case
-            )  # a second run might meet what the first left
+            verdict = _against(expected, cached, case)
         return _upheld(verdict, expected, subject, case, name)[0]
 
 

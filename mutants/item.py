@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mutants.bench import Bench, Unsound, judged, left_changed
 from mutants.mutant import Mutant
-from mutants.result import Judged, Result
+from mutants.result import NOT_BEGUN, Judged, Result
 from mutants.witnessing import with_witness
 
 
@@ -35,5 +35,4 @@ def judged_item(
 
 def not_begun(mutant: Mutant) -> Judged:
     """`mutant`, for which there was no time left."""
-    late = "the campaign's time is over"
-    return Judged(Result(mutant.id, mutant.operator, "timed_out", reason=late))
+    return Judged(Result(mutant.id, mutant.operator, "timed_out", reason=NOT_BEGUN))

@@ -45,7 +45,8 @@ class Journal:
             # Each statement is a transaction. Another campaign may write at the same time.
             self._file = sqlite3.connect(path, timeout=30, isolation_level=None)
             tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
-            if tables and not tables >= TABLES:
+            # One that was killed while it was made has a table of ours at least.
+            if tables and tables.isdisjoint(TABLES):
                 raise UsageError(f"{path} is the database of another program: name another file")
             self._file.executescript(SCHEMA)
 

@@ -64,6 +64,10 @@ class Result:
         return cls(**{**data, **tuples})
 
 
+NOT_BEGUN = "the campaign's time is over"
+"""The reason of a mutant that is timed out since there was no time left to begin it."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """What became of a mutant; and, where the mutant left the subject `changed`, why nothing
@@ -148,7 +152,7 @@ def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     `reason`."""
     counts = counted(results)
     decided = [result for result in results if result.state in DECIDED]
-    if decided and all(result.state == "timed_out" and not result.ran for result in decided):
+    if decided and all(result.reason == NOT_BEGUN for result in decided):
         reason = reason or "no mutant was judged in the time that there was"
     percent = None if reason else percent_killed(counts)
     if percent is None:

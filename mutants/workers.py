@@ -149,7 +149,9 @@ class _Worker:
         self.lost = True
         how = f"its process {how}" if state == "crashed" else how
         if not self.ready:
-            raise _LostAtStart(f"no mutant can be judged: {how} when it started")
+            # Whoever waited for so long does not wait once more.
+            lost = _LostAtStart if state == "crashed" else Inconclusive
+            raise lost(f"no mutant can be judged: {how} when it started")
         if self.mutant is None:
             return None
         if self.known is not None:

@@ -18,7 +18,7 @@ from kvfuzz.errors import Inconclusive, UsageError
 from kvfuzz.loading import Options
 from mutants import bench, workers
 from mutants.campaign import Limits, identity_of, read
-from mutants.journal import Journal
+from mutants.journal import SCHEMA, Journal
 from mutants.registry import library, select
 from mutants.result import Judged, Result
 from mutants.score import mixed, prepared_bench, score, watched_over
@@ -478,6 +478,10 @@ def test_the_database_of_another_program_is_left_alone(tmp_path):
     with pytest.raises(UsageError, match=r"mail\.sqlite is the database of another program"):
         Journal(path)
     assert path.read_bytes() == before
+    half = tmp_path / "half.sqlite"
+    with sqlite3.connect(half) as file:
+        file.execute(SCHEMA.partition(";")[0])  # what a kill may leave of the first beginning
+    Journal(half).close()
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,9 @@ def test_time_that_is_over_times_the_rest_out():
     told = verdict_on([killed, *late.results], None)
     assert told["percent"] == 100 / (1 + len(late.results))
     assert told["verdict"] == "survived"
+    # One that has begun and hangs is missed: that is a score.
+    hangs = Result("norm.hangs", "norm", "timed_out", reason="over 2 s, in one call on case 0")
+    assert verdict_on([hangs], None)["percent"] == 0
 
 
 @pytest.mark.parametrize(
