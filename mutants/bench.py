@@ -199,9 +199,9 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
 
 
 def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
-    """Why nothing after `mutant`, of which `result` is what became, means anything: the clean
-    subject no longer agrees on the case that killed it, or else the last that it met; None if it
-    does."""
+    """Why nothing after `mutant` in this process, of which `result` is what became, means anything:
+    the clean subject no longer agrees on the case that killed it, or else the last that it met;
+    None if it does."""
     index = result.killed_by
     if index is None:
         index = bench.order(mutant)[max(result.ran - 1, 0)]
@@ -213,7 +213,7 @@ def left_changed(bench: Bench, mutant: Mutant, result: Result) -> str | None:
     except (Exception, SystemExit, OutOfTime):
         changed = True
     if changed:
-        return f"mutant {result.id} left the decoder changed: results after it mean nothing"
+        return f"mutant {result.id} left the subject changed: what follows it would mean nothing"
     return None
 
 

@@ -30,7 +30,8 @@ def judged_item(
         return Judged(result, left_changed(bench, mutant, result))
     except Unsound as unsound:
         reason = str(unsound)
-        return Judged(Result(mutant.id, mutant.operator, "invalid", reason=reason), reason)
+        result = Result(mutant.id, mutant.operator, "invalid", reason=reason)
+        return Judged(result, unsound=reason)
 
 
 def not_begun(mutant: Mutant) -> Judged:

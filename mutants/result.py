@@ -13,6 +13,7 @@ from mutants.mutant import STATES
 
 NOT_KILLED = ("survived", "unreached", "timed_out")
 DECIDED = ("killed", *NOT_KILLED)
+FAILED = (*NOT_KILLED, "invalid")
 BESIDE = tuple(state for state in STATES if state not in DECIDED)
 """The states that are printed beside the score."""
 KIND = "kvfuzz score"
@@ -70,18 +71,28 @@ NOT_BEGUN = "the campaign's time is over"
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant; and, where the mutant left the subject `changed`, why nothing
-    after it in the same process means anything."""
+    """What became of a mutant; and, where it left the subject `changed` or that was `unsound`
+    before it, why nothing after it means anything: in the same process, or in any."""
 
     result: Result
     changed: str | None = None
+    unsound: str | None = None
+
+    @property
+    def last(self) -> str | None:
+        """Why nothing after it in the same process means anything; None if it does."""
+        return self.unsound or self.changed
 
     def to_json(self) -> dict[str, Any]:
-        return {"result": self.result.to_json(), "changed": self.changed}
+        return {
+            "result": self.result.to_json(),
+            "changed": self.changed,
+            "unsound": self.unsound,
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Judged:
-        return cls(Result.from_json(data["result"]), data["changed"])
+        return cls(Result.from_json(data["result"]), data["changed"], data["unsound"])
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,7 @@ def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     if percent is None:
         verdict, reason = "inconclusive", reason or "no mutant could be decided"
     else:
-        verdict = "survived" if any(counts[state] for state in NOT_KILLED) else "killed"
+        verdict = "survived" if any(counts[state] for state in FAILED) else "killed"
     return {"verdict": verdict, "percent": percent, "reason": reason, "counts": counts}
 
 

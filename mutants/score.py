@@ -3,8 +3,9 @@
 The cases are drawn by the fuzzer's own strategy, once, before any mutant runs, and every mutant
 stops at its first kill; the case that killed it is then shrunk. The unmutated baseline runs first,
 and placebos and canaries are mixed in among the mutants: if the baseline or a placebo diverges, or
-a canary does not, there is no score. Nor is there one if a mutant leaves the decoder changed: the
-clean one is judged again after each.
+a canary does not, there is no score. The clean subject is judged again after each mutant: one that
+leaves it changed is invalid, and what comes after is judged in a new process; where there is none,
+there is no score.
 """
 
 from __future__ import annotations
@@ -215,15 +216,13 @@ class _Run:
             for judged in self._judged([name for name in order if name not in finished]):
                 finished[judged.result.id] = judged
                 progress(judged.result, len(order))
-        results, changed = _up_to_the_first_change(
-            [finished[name] for name in order if name in finished]
-        )
+        results, ended = _up_to_the_last([finished[name] for name in order if name in finished])
         placebos = self._of(results, lambda mutant: mutant.placebo)
         canaries = self._of(results, lambda mutant: mutant.canary)
         return summed_up(
             self.bench.campaign,
             [result for result in results if result not in (*placebos, *canaries)],
-            reason or changed or watched_over(placebos, canaries),
+            reason or ended or watched_over(placebos, canaries),
             self.workers,
             placebos=tuple(placebos),
             canaries=tuple(canaries),
@@ -293,16 +292,16 @@ def _judged_here(bench: Bench, names: list[str], begin: Callable[[str], bool]) -
     for name in names:
         judged = judged_item(bench, find(name)) if begin(name) else not_begun(find(name))
         yield judged
-        if judged.changed is not None:
+        if judged.last is not None:
             return
 
 
-def _up_to_the_first_change(found: list[Judged]) -> tuple[list[Result], str | None]:
-    """The results up to that of the first mutant that left the subject changed, and why nothing
-    after it means anything; all of them and None if there is none."""
+def _up_to_the_last(found: list[Judged]) -> tuple[list[Result], str | None]:
+    """The results up to the first after which nothing means anything, and why; all of them and
+    None if there is none."""
     for index, judged in enumerate(found):
-        if judged.changed is not None:
-            return [each.result for each in found[: index + 1]], judged.changed
+        if judged.last is not None:
+            return [each.result for each in found[: index + 1]], judged.last
     return [each.result for each in found], None
 
 

@@ -49,9 +49,10 @@ def judged_in_processes(
     """What becomes of each of the mutants called `names`, as it comes in, judged in `workers`
     processes. `begin` is called with each before it runs, and says whether it may.
 
-    A mutant whose process dies is judged once more, in a new one, and blamed if that dies too: what
-    it inherited from the one before may have been to blame. After a mutant that left the subject
-    changed no other is begun. Raises Inconclusive if a process cannot be started.
+    A mutant whose process dies, or in which the subject is changed after it, is judged once more,
+    in a new one, and blamed if the same happens there: what it inherited from the one before may
+    have been to blame. After one for which the subject was unsound no other is begun. Raises
+    Inconclusive if a process cannot be started.
     """
     waiting, again = deque(names), set[str]()
     team = _Team(campaign)
@@ -69,15 +70,25 @@ def judged_in_processes(
                     yield not_begun(find(name))
             for judged in team.came_in() if team.members else ():
                 name = judged.result.id
-                if judged.result.state == "crashed" and name not in again:
+                spoiled = judged.result.state == "crashed" or judged.changed is not None
+                if spoiled and name not in again:
                     again.add(name)
                     waiting.appendleft(name)
                     continue
-                if judged.changed is not None:
+                if judged.unsound is not None:
                     waiting.clear()
-                yield judged
+                yield _blamed(judged)
     finally:
         team.end()
+
+
+def _blamed(judged: Judged) -> Judged:
+    """`judged`, for which a mutant that left the subject changed is invalid: its process is gone
+    with the change, and others mean something."""
+    if judged.changed is None:
+        return judged
+    result = judged.result
+    return Judged(Result(result.id, result.operator, "invalid", reason=judged.changed))
 
 
 class _LostAtStart(Inconclusive):
@@ -134,8 +145,9 @@ class _Worker:
         if "megabytes" in said:
             return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
         if "judged" in said:
-            self.mutant = None
-            return Judged.from_json(said["judged"])
+            self.mutant, judged = None, Judged.from_json(said["judged"])
+            self.lost = judged.changed is not None
+            return judged
         if "known" in said:
             self.known = Result.from_json(said["known"])
         self.within = said.get("within", self.within)

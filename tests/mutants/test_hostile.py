@@ -180,32 +180,49 @@ def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
 POISON = "cached.readout = lambda weights, x, readout=cached.readout: 2 * readout(weights, x)"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_mutant_that_leaves_a_change_behind_forbids_a_score(installed, monkeypatch, workers):
-    """The verdict is inconclusive and names it, whatever came after it."""
+LEFT_CHANGED = "mutant leaves.a_change left the subject changed: what follows it would mean nothing"
+
+
+@pytest.fixture
+def leaving_a_change(installed, monkeypatch):
+    """The mutant leaves.a_change, in whose process the clean decoder is wrong from then on."""
     from kvfuzz.zoo import cached
 
     monkeypatch.setattr(cached, "readout", cached.readout)
     installed("leaves", HEAD + fault_text("a_change", f"{POISON}\nreturn real"))
+
+
+def test_a_mutant_that_leaves_a_change_behind_forbids_a_score_in_one_process(leaving_a_change):
+    """The verdict is inconclusive and names it: nothing after it can be judged here."""
     ids = ("append.prepends", "leaves.a_change", KILLED)
-    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    found = score("zoo", ids=ids, seed=1, examples=5, shrink=False)
     assert (found.verdict, found.percent) == ("inconclusive", None)
-    assert found.reason == (
-        "mutant leaves.a_change left the decoder changed: results after it mean nothing"
-    )
+    assert found.reason == LEFT_CHANGED
     assert [result.id for result in found.results] == ["append.prepends", "leaves.a_change"]
 
 
-def test_a_change_left_behind_exits_3(installed, monkeypatch, tmp_path, capsys):
-    """The command prints NO SCORE and the mutant's name."""
-    from kvfuzz.zoo import cached
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_change_left_in_a_process_goes_with_it(leaving_a_change, workers):
+    """The mutant is invalid for that reason, and all others are judged, those that watch too."""
+    ids = ("append.prepends", "leaves.a_change", KILLED)
+    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    assert {result.id: result.state for result in found.results} == {
+        "append.prepends": "killed",
+        "leaves.a_change": "invalid",
+        KILLED: "killed",
+    }
+    assert [each.reason for each in found.results if each.state == "invalid"] == [LEFT_CHANGED]
+    assert (found.verdict, found.percent) == ("survived", 100.0)
+    assert all(result.state == "survived" for result in found.placebos)
 
-    monkeypatch.setattr(cached, "readout", cached.readout)
+
+def test_an_invalid_mutant_exits_1(leaving_a_change, tmp_path, monkeypatch, capsys):
+    """Where another is killed there is a score, which does not hide that one promise was broken."""
     monkeypatch.chdir(tmp_path)
-    installed("leaves", HEAD + fault_text("a_change", f"{POISON}\nreturn real"))
-    code = main(["score", "zoo", "--mutant", "leaves.a_change", "-n", "1", "--seed", "1"])
-    assert code == 3
-    assert "NO SCORE: mutant leaves.a_change left the decoder changed" in capsys.readouterr().out
+    chosen = ["--mutant", "leaves.a_change", "--mutant", KILLED]
+    code = main(["score", "zoo", *chosen, "-n", "1", "--seed", "1", "--no-shrink"])
+    assert code == 1
+    assert LEFT_CHANGED in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_mutant_that_leaves_nothing_behind_is_clean(bench):
