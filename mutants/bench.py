@@ -68,8 +68,8 @@ class Bench:
         return [index for index in likely if index in met]
 
     @functools.cached_property
-    def _likenesses(self) -> list[Likeness]:
-        return [Likeness.of(case) for case in self.campaign.cases]
+    def _likenesses(self) -> tuple[Likeness, ...]:
+        return tuple(Likeness.of(case) for case in self.campaign.cases)
 
     def key(self, index: int, case: Case) -> tuple[int, str]:
         """What tells `case`, number `index` with some settings, among those made ready."""

@@ -7,9 +7,9 @@ meets ten, in this one hardly more than one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from kvfuzz.case import Case
 from mutants.mutant import Mutant
@@ -43,7 +43,7 @@ class Likeness:
 
 
 def likely_first(
-    mutant: Mutant, cases: Sequence[Case], likenesses: Sequence[Likeness]
+    mutant: Mutant, cases: Sequence[Case], likenesses: tuple[Likeness, ...]
 ) -> list[int]:
     """The indices of `cases`, which have these `likenesses`: those first that lack least of what
     the witness of `mutant` has, then those that have least besides it; in their own order for one
@@ -51,19 +51,24 @@ def likely_first(
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    wanted, settings = Likeness.of(witness), config_traits(witness.config)
-    best = 2 * wanted.columns + ROOM
-    others = [len(settings - _fitted(mutant, case)) for case in cases] if settings else repeat(0)
-    unlike = (
-        (
-            lacking + has.lacks(wanted),
-            len(has.traits - wanted.traits),
-            abs(has.columns - best),
-            index,
+    unlike, settings = _unlike(Likeness.of(witness), likenesses), config_traits(witness.config)
+    if settings:
+        other = [len(settings - _fitted(mutant, case)) for case in cases]
+        unlike = tuple(
+            (lacking + lacks, *rest) for lacks, (lacking, *rest) in zip(other, unlike, strict=True)
         )
-        for index, (has, lacking) in enumerate(zip(likenesses, others, strict=False))
-    )
     return [index for *_, index in sorted(unlike)]
+
+
+@functools.lru_cache(maxsize=128)
+def _unlike(wanted: Likeness, likenesses: tuple[Likeness, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each of `likenesses` how much it lacks of what is `wanted`, what it has besides, how far
+    it is from the best length, and its index. Many mutants have like witnesses."""
+    best = 2 * wanted.columns + ROOM
+    return tuple(
+        (has.lacks(wanted), len(has.traits - wanted.traits), abs(has.columns - best), index)
+        for index, has in enumerate(likenesses)
+    )
 
 
 def _followed(wanted: Sequence[str], kinds: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ CROPPED = Crop(1)
 
 def order(*cases):
     """The indices of `cases` in the order in which the fault meets them."""
-    return likely_first(FAULT, cases, [Likeness.of(case) for case in cases])
+    return likely_first(FAULT, cases, tuple(Likeness.of(case) for case in cases))
 
 
 def test_a_case_with_the_steps_of_the_witness_comes_first():
@@ -38,7 +38,7 @@ def test_a_setting_of_the_witness_counts_as_the_case_is_fitted():
     """A fault that needs a cache of one kind gives it to every case; another one it looks for."""
     fault = replace(FAULT, needs={}, witness=replace(FAULT.witness, config={"cache": "paged"}))
     cases = [steps(4, CROPPED, 1, cache=kind) for kind in ("static", "paged")]
-    likenesses = [Likeness.of(case) for case in cases]
+    likenesses = tuple(Likeness.of(case) for case in cases)
     assert likely_first(fault, cases, likenesses) == [1, 0]
     fitted = replace(fault, needs={"cache": ("paged",)})
     assert likely_first(fitted, cases, likenesses) == [0, 1]
@@ -48,4 +48,4 @@ def test_a_setting_of_the_witness_counts_as_the_case_is_fitted():
 def test_no_case_is_left_out(fault):
     """Whatever the witness is."""
     cases = [Case(((1,) * size,), (size - 1, 1), dtype="float64") for size in range(2, 12)]
-    assert sorted(likely_first(fault, cases, list(map(Likeness.of, cases)))) == [*range(10)]
+    assert sorted(likely_first(fault, cases, tuple(map(Likeness.of, cases)))) == [*range(10)]
