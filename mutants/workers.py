@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -241,6 +242,8 @@ class _Team:
 def _one_thread_and_deaf() -> Iterator[None]:
     """What is started inside has one torch thread (it is read while torch is imported, before any
     code of ours) and never sees Ctrl-C: the one that started it ends it."""
+    # It comes up with the first process otherwise, and then unblocks what is blocked here.
+    resource_tracker.ensure_running()
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -435,6 +435,25 @@ def test_a_process_that_is_lost_while_it_starts_is_replaced(monkeypatch):
         one_killed(campaign, monkeypatch, 99)
 
 
+FIRST = """
+import os, signal, time
+from mutants import workers
+with workers._one_thread_and_deaf():
+    process = workers._SPAWN.Process(target=time.sleep, args=(1,))
+    process.start()
+os.kill(process.pid, signal.SIGINT)
+process.join()
+raise SystemExit(process.exitcode)
+"""
+
+
+def test_ctrl_c_ends_no_process_while_it_starts():
+    """Also the first of all, before which no other has been started: the campaign is what ends it,
+    and no traceback of a process that was not ready stands beside its message."""
+    done = subprocess.run([sys.executable, "-c", FIRST], check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """Installs one fault, by its body, which is then called `package.fault`."""
