@@ -58,14 +58,17 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             return self._taken_apart(*args, **kwargs)
-        if func in SOFTMAX and self._is_attention(args[0], args[1:], kwargs):
+        if func not in SOFTMAX:
+            return func(*args, **kwargs)
+        scores, *rest = args or (kwargs.pop("input"),)
+        if self._is_attention(scores, rest, kwargs):
             if self._after:
-                return self._change(func(*args, **kwargs))
-            return func(self._change(args[0]), *args[1:], **kwargs)
-        return func(*args, **kwargs)
+                return self._change(func(scores, *rest, **kwargs))
+            scores = self._change(scores)
+        return func(scores, *rest, **kwargs)
 
     def _is_attention(self, scores: Tensor, rest: Any, kwargs: dict[str, Any]) -> bool:
         axis = kwargs.get("dim", rest[0] if rest else None)

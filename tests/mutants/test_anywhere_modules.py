@@ -174,7 +174,13 @@ def test_grouped_heads_are_repeated_one_by_one():
         ((2, 4, 3, 5), 1, False),
     ],
 )
-@pytest.mark.parametrize("softmax", [torch.softmax, F.softmax, torch.Tensor.softmax])
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        *(torch.softmax, F.softmax, torch.Tensor.softmax),
+        lambda scores, axis: torch.softmax(input=scores, dim=axis),
+    ],
+)
 def test_a_softmax_over_slots_is_attention(shape, axis, watched, softmax):
     """Three new tokens on two that are cached: five slots."""
     met = []
