@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -88,8 +89,6 @@ def one_head(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
     cache = subject.new_cache(2)
-    model = module_of(subject)
-    assert model is not None
     tokens = as_tensor(subject, ((1 % subject.vocab_size,),) * 2)
     with seeded(0), torch.no_grad():
         _, cache = subject.cached(tokens, cache)
@@ -193,8 +192,8 @@ def orderless(subject: Any, dtype: str) -> str | None:
     for backwards in (False, True):
         with seeded(0), torch.no_grad():
             _, cache = subject.cached(first, subject.new_cache(2))
-            for keys, values in layers_of(subject, cache) if backwards else ():
-                keys.copy_(keys.flip(2)), values.copy_(values.flip(2))
+            for part in chain(*layers_of(subject, cache)) if backwards else ():
+                part.copy_(part.flip(2))
             found.append(subject.cached(second, cache)[0].clone())
     bound = expected.tolerance.between(CHUNKS[0], sum(CHUNKS))
     if bool(compare(found[1], found[0], bound).diverges.any()):

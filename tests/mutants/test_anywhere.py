@@ -79,6 +79,18 @@ def test_entries_in_another_order_show_where_distance_counts(bench):
     assert judged(on(found, uncropped, place="recent"), mutant).state == "killed"
 
 
+def test_a_design_is_measured_by_the_view_of_a_subject_without_a_torch_model():
+    """What its entries hide is known without a module in it, and no fault of them is invalid."""
+    bare = prepared_bench("tests.subjects.anywhere:Bare", Options(), 40, 5, shrink=False)
+    entries = {i: judged(bare, find(i)) for i in SCORED if i.startswith("entries.")}
+    assert {i: result.reason for i, result in entries.items() if result.state != "killed"} == {
+        "entries.keys_and_values_backwards": "its entries may stand in any order, and no mask or "
+        "crop tells them apart",
+        "entries.last_layer_has_those_of_the_first": "its cache holds keys and values of one layer",
+        "entries.layers_swapped": "its cache holds keys and values of one layer",
+    }
+
+
 def test_rounding_to_bfloat16_shows_in_any_dtype_but_that():
     """A subject that runs in bfloat16 rounds to it anyway."""
     mutant = find("states.rounded_to_bfloat16")

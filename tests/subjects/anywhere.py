@@ -188,3 +188,35 @@ class Refusing(Offering):
         if count > 1:
             raise NotImplementedError("more than one slot")
         return super().crop(cache, count)
+
+
+class Bare:
+    """One layer of attention with two heads on plain tensors: no torch module is in it."""
+
+    vocab_size, max_length = VOCAB, None
+
+    def __init__(self, seed=0):
+        random = torch.Generator().manual_seed(seed)
+        self.table, self.out = torch.randn(2, VOCAB, WIDTH, generator=random)
+        self.q, self.k, self.v = torch.randn(3, WIDTH, WIDTH, generator=random) / 4
+
+    def new_cache(self, batch):
+        return [torch.zeros(batch, 2, 0, WIDTH // 2)] * 2
+
+    def uncached(self, tokens):
+        return self.cached(tokens, self.new_cache(len(tokens)))[0]
+
+    def cached(self, tokens, cache):
+        x = self.table[tokens]
+        query, *new = (
+            (x @ weight).unflatten(-1, (2, -1)).transpose(1, 2)
+            for weight in (self.q, self.k, self.v)
+        )
+        key, value = (torch.cat(pair, 2) for pair in zip(cache, new, strict=True))
+        late = torch.ones(query.shape[2], key.shape[2]).triu(key.shape[2] - query.shape[2] + 1)
+        scores = (query @ key.mT / 3).masked_fill(late.bool(), -math.inf)
+        mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+        return (x + mixed) @ self.out.T, [key, value]
+
+    def view(self, cache):
+        return [tuple(cache)]
