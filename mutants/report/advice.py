@@ -15,7 +15,8 @@ def would_kill(result: Result, known: Mutant | None) -> str:
     if result.state == "timed_out":
         return "more time: --mutant-time for each mutant, --time for all"
     if known is None or known.witness is None:
-        return "nothing is known that does"
+        # A fault that fits any subject has no case of its own, and says what to draw instead.
+        return (known and known.advice) or "nothing is known that does"
     case = known.witness
     rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
     told = [f"{steps_in_words(case)} ({family(case)})", rows]

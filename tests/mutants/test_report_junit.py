@@ -8,6 +8,7 @@ import junitparser
 import pytest
 
 from mutants.mutant import STATES
+from mutants.registry import find
 from mutants.report.junit import ELEMENTS, junit
 from mutants.result import Score
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
@@ -73,6 +74,16 @@ def test_a_survivor_says_what_would_kill_it_and_where_it_stands(tmp_path) -> Non
     assert attributes["file"] == "mutants/faults/append.py"
     line = Path(attributes["file"]).read_text().splitlines()[int(attributes["line"]) - 1]
     assert line.startswith("@mutant(")
+
+
+def test_a_survivor_that_fits_any_subject_says_what_to_draw(tmp_path) -> None:
+    """It has no witness; what it says itself is not hidden behind that."""
+    reason = find("tokens.rows_crossed").advice
+    survivor = result("tokens.rows_crossed", "survived", reason=reason)
+    (case,) = read(made([survivor], subject="my.own:Model"), tmp_path)
+    told = case.result[0].text
+    assert "would kill it: draw two rows or more\n" in told
+    assert "hunt it: kvfuzz fuzz mutant:tokens.rows_crossed@my.own:Model --seed 7" in told
 
 
 def test_a_run_without_a_score_is_no_pass(tmp_path) -> None:
