@@ -198,6 +198,28 @@ def test_every_state_is_shown() -> None:
     assert "1 of 4 mutants were killed: 1 survived, 1 unreached, 1 timed out." in page.text
 
 
+@pytest.mark.parametrize(
+    ("results", "unkept", "told"),
+    [
+        ([result("crop.drops_one_too_many", "invalid")], (), "1 beside it is invalid"),
+        ([], (("append.prepends", "crop"),) * 2, "1 not by all that it declares"),
+        (
+            [result(f"crop.a{n}", "invalid") for n in range(2)],
+            (("append.prepends", "crop"), ("append.one_slot_late", "decode")),
+            "2 beside it are invalid and 2 not by all that they declare",
+        ),
+    ],
+)
+def test_a_verdict_that_is_not_for_survivors_says_why(
+    results: list[Result], unkept: tuple[tuple[str, str], ...], told: str
+) -> None:
+    """Where all in the score were killed, and still not all is well."""
+    killed = [result("append.prepends"), result("append.one_slot_late")]
+    score = made([*killed, *results], verdict="survived", unkept=unkept, matrix=True)
+    text = Page(report.page(score, {})).text
+    assert f"All mutants in the score were killed, but {told}." in text
+
+
 def test_a_site_that_is_not_the_declared_one_is_said() -> None:
     """When a mutant shows first elsewhere than declared, the page says so in words."""
     page = Page(report.page(made([result("append.prepends", site="1.attention")]), {}))
