@@ -22,7 +22,7 @@ from mutants.score import score
 def main(seeds: int, shrink: bool) -> None:
     torch.set_num_threads(1)
     failures = 0
-    latest: Counter[str] = Counter()
+    most: Counter[str] = Counter()
     for seed in range(seeds):
         result: Score = score("zoo", seed=seed, shrink=shrink)
         meant = [r for r in result.results if r.state != "equivalent"]
@@ -30,16 +30,15 @@ def main(seeds: int, shrink: bool) -> None:
         open_mutants = [f"{r.id} ({r.state})" for r in meant if r.state != "killed"]
         failures += bool(elsewhere or open_mutants or result.percent != 100)
         for r in meant:
-            latest[r.id] = max(latest[r.id], r.killed_by or 0)
-        last = max(r.killed_by or 0 for r in meant)
+            most[r.id] = max(most[r.id], r.ran)
         print(
-            f"seed {seed:2}: {result.counts['killed']} of {len(meant)} killed, the last "
-            f"by case {last}, {result.seconds:.1f} s"
+            f"seed {seed:2}: {result.counts['killed']} of {len(meant)} killed, after at most "
+            f"{max(r.ran for r in meant)} cases, {result.seconds:.1f} s"
             + (f"; other sites: {elsewhere or 'none'}" if shrink else "")
             + (f"; not killed: {open_mutants}" if open_mutants else ""),
             flush=True,
         )
-    print("needing the most cases:", ", ".join(f"{i} {n}" for i, n in latest.most_common(5)))
+    print("needing the most cases:", ", ".join(f"{i} {n}" for i, n in most.most_common(5)))
     sys.exit(1 if failures else 0)
 
 

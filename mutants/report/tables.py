@@ -61,8 +61,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Bar:
-    """How many `mutants` were first killed by a case of that number, counted from 1; `share` of the
-    longest bar."""
+    """How many `mutants` met so many cases until the first that killed them; `share` of the longest
+    bar."""
 
     label: str
     mutants: int
@@ -95,9 +95,15 @@ def kill_matrix(score: Score) -> Matrix | None:
 
 def examples_to_kill(score: Score) -> list[Bar]:
     """The histogram of the cases that it took to kill each mutant, up to the last bar that is not
-    empty; no bars where nothing was killed."""
+    empty; no bars where nothing was killed. A mutant that stops at its first kill meets the cases
+    in an order of its own, so that what counts is how many it met; one that meets all meets them as
+    they were drawn."""
     killed = [each for each in score.results if each.state == "killed"]
-    needed = [each.killed_by + 1 for each in killed if each.killed_by is not None]
+    needed = [
+        each.killed_by + 1 if score.matrix else each.ran
+        for each in killed
+        if each.killed_by is not None
+    ]
     if not needed:
         return []
     bounds = [*(bound for bound in BOUNDS if bound <= max(needed)), math.inf]

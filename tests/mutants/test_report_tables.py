@@ -12,6 +12,7 @@ from mutants.registry import library
 from mutants.report.html import page
 from mutants.report.interval import intervals, sentences, wilson
 from mutants.report.tables import BOUNDS, barely_killed, examples_to_kill, kill_matrix
+from mutants.result import Result
 from tests.mutants.scores import all_survived, made, no_score, result
 from tests.pages import Page
 
@@ -111,16 +112,18 @@ def test_without_a_matrix_the_page_says_how_to_have_one() -> None:
     assert "--matrix runs every case on every mutant" in Page(text).text
 
 
-def test_cases_to_kill_count_every_kill_once() -> None:
-    """By the number of the first case that kills, counted from 1; what was not killed is not
-    there."""
-    firsts = [0, 0, 1, 2, 4, 5, 9]
+@pytest.mark.parametrize("matrix", [False, True])
+def test_cases_to_kill_count_every_kill_once(matrix) -> None:
+    """By the number of cases that were met: with a matrix, up to the first that kills as they were
+    drawn. What was not killed is not there."""
+    firsts = [1, 1, 2, 3, 5, 6, 10]
     score = made(
         [
-            *(result(f"append.a{i}", killed_by=at, kills=(at,)) for i, at in enumerate(firsts)),
+            *(killed_after(at, matrix, name=f"append.a{i}") for i, at in enumerate(firsts)),
             result("append.b", "survived"),
             result("append.c", "invalid", killed_by=3, kills=(3,)),
-        ]
+        ],
+        matrix=matrix,
     )
     bars = examples_to_kill(score)
     assert [(bar.label, bar.mutants) for bar in bars] == [
@@ -133,11 +136,18 @@ def test_cases_to_kill_count_every_kill_once() -> None:
     assert examples_to_kill(all_survived(3)) == []
 
 
+def killed_after(number: int, matrix: bool, name: str) -> Result:
+    """A kill by the case of this number that was met: with a matrix the one drawn then, of more;
+    without, whichever comes first for the mutant, and the last."""
+    at = number - 1 if matrix else 9
+    return result(name, killed_by=at, kills=(at,), ran=10 if matrix else number)
+
+
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_no_kill_falls_between_two_bars(bound) -> None:
     """On both sides of each bound."""
-    near = [at for at in (bound - 2, bound - 1, bound) if at >= 0]
-    score = made([result(f"append.a{at}", killed_by=at, kills=(at,)) for at in near])
+    near = [number for number in (bound - 1, bound, bound + 1) if number >= 1]
+    score = made([killed_after(number, False, f"append.a{number}") for number in near])
     assert sum(bar.mutants for bar in examples_to_kill(score)) == len(near)
 
 
