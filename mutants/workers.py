@@ -60,11 +60,12 @@ def judged_in_processes(
     try:
         team.grow(min(workers, len(waiting)))
         while waiting or team.busy:
-            for worker in team.idle[: len(waiting)]:
-                if waiting[0] in again and worker.used:
-                    team.renew(worker)
+            for worker in team.idle:
+                # For each that is to be judged again there is a new process, or one on its way.
+                name = next((n for n in waiting if n not in again or not worker.used), None)
+                if name is None:
                     continue
-                name = waiting.popleft()
+                waiting.remove(name)
                 if name in again or begin(name):
                     worker.give(name)
                 else:

@@ -101,12 +101,21 @@ def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(dea
     assert [result.state for result in found.canaries] == ["killed"]
 
 
-def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(deadly, tmp_path):
+def count_processes(monkeypatch):
+    """A list with an item for each process that is started from now on."""
+    real, started = workers._Team._new, []
+    monkeypatch.setattr(workers._Team, "_new", lambda team: started.append(1) or real(team))
+    return started
+
+
+def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(
+    deadly, tmp_path, monkeypatch
+):
     """One that leaves a bomb behind: whoever it hits is judged again, in a new process."""
-    bomb = "import threading\nthreading.Timer(0.3, os._exit, [9]).start()\nreturn real"
+    bomb = "import mutants.workers\nmutants.workers.find = lambda _: os._exit(9)\nreturn real"
     install(tmp_path, "bombs", HEAD + fault_text("later", bomb))
     library.cache_clear()
-    names = ["bombs.later", *SEVERAL]
+    names, started = ["bombs.later", *SEVERAL], count_processes(monkeypatch)
     campaign = prepared_bench("zoo", Options(), 10, 1, shrink=False).campaign
     states = {
         judged.result.id: judged.result.state
@@ -114,6 +123,19 @@ def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(dead
     }
     assert set(states) == set(names)
     assert "crashed" not in states.values()
+    assert len(started) == 2  # it did go off
+
+
+def test_a_process_that_dies_costs_no_other_process(deadly, monkeypatch):
+    """Two processes, and one in the place of each that dies: the other goes on with what waits
+    while the new one starts, and is not replaced for the second trial."""
+    started = count_processes(monkeypatch)
+    campaign = prepared_bench("zoo", Options(), 10, 1, shrink=False).campaign
+    names = [*SEVERAL[:3], "deadly.exits", *SEVERAL[3:], "norm.skips_for_keys"]
+    found = [j.result for j in judged_in_processes(campaign, names, 2, lambda _: True)]
+    assert sorted(result.id for result in found) == sorted(names)
+    assert [result.id for result in found if result.state == "crashed"] == ["deadly.exits"]
+    assert len(started) == 2 + 2
 
 
 @pytest.mark.parametrize(
