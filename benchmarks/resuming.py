@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -48,6 +49,7 @@ def main(campaigns: int, kills: int, operators: tuple[str, ...]) -> None:
             f"seed {seed}: killed {killed} times, {'same' if equal else 'OTHER'} table", flush=True
         )
     print(f"{same} of {finished} tables are those of an undisturbed run")
+    sys.exit(0 if same == finished else 1)
 
 
 def _resume(folder: Path) -> list[str]:

@@ -36,7 +36,7 @@ KILLED, SURVIVED = 1, 0
 @click.command()
 @click.option("--repeats", default=3, show_default=True)
 def main(repeats: int) -> None:
-    ratios = []
+    ratios, losses = [], 0
     for number in range(repeats):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -48,6 +48,7 @@ def main(repeats: int) -> None:
             for name, code in theirs_found.items()
             if code == KILLED and ours_found[name.partition(".")[2]] not in ("killed", "loud")
         ]
+        losses += len(lost)
         killed = sum(code == KILLED for code in theirs_found.values())
         counts = {s: list(ours_found.values()).count(s) for s in sorted({*ours_found.values()})}
         print(
@@ -58,6 +59,7 @@ def main(repeats: int) -> None:
         for name in lost:
             print(f"  lost: {name}")
     print(f"median ratio {statistics.median(ratios):.3f} (at most 0.15 is meant)")
+    sys.exit(1 if losses else 0)
 
 
 def _mutmut(folder: Path) -> tuple[float, dict[str, int]]:
