@@ -40,8 +40,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True)
             # Each statement is a transaction. Another campaign may write at the same time.
             self._file = sqlite3.connect(path, timeout=30, isolation_level=None)
             tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
@@ -111,10 +111,10 @@ class Journal:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Inside, what SQLite raises becomes one line that names the file."""
+        """Inside, what SQLite or the file system raises becomes one line that names the file."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise UsageError(
                 f"cannot keep the journal {self.path}: {error}; name another --folder, or remove it"
             ) from None

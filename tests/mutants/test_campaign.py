@@ -294,6 +294,13 @@ def test_a_resume_without_a_journal_or_of_a_broken_one_is_one_line(tmp_path, cap
     assert "cannot keep the journal broken: file is not a database" in said[0]
 
 
+def test_a_journal_in_a_folder_that_cannot_be_is_one_line(tmp_path):
+    """That names it, and the way out."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot keep the journal .*file.j: .*; name another"):
+        Journal(tmp_path / "file" / "j")
+
+
 def test_what_was_not_begun_in_time_is_judged_when_resumed(tmp_path):
     """A campaign that ran out of time goes on where it stopped."""
     journal = tmp_path / "score.sqlite"

@@ -94,7 +94,8 @@ def test_the_score_of_pairs_is_that_of_one_worker_or_two():
     states = {result.id: result.state for result in one.results}
     assert states == {result.id: result.state for result in two.results}
     assert set(states) == {*asked}  # the two have one target, so no pair of them is drawn
-    assert states["position.one_behind"] == "killed"
+    assert states == dict(zip(asked, ("killed", "killed", "survived"), strict=True))
+    assert [result.reason for result in one.results if result.state == "survived"] == [MASKED]
 
 
 def test_a_pair_of_different_targets_joins_the_score():
