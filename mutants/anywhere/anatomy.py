@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from kvfuzz.subject import device_of
 from kvfuzz.tensors import walk
 from kvfuzz.twin import InDouble
 
@@ -111,7 +112,7 @@ def _measured(subject: Any, model: nn.Module) -> Anatomy:
     length = min(5, subject.max_length or 5)
     tokens = torch.arange(2 * length).view(2, length) * 3 % subject.vocab_size
     with torch.no_grad(), watching(model, look):
-        subject.uncached(tokens.to(next(iter(model.parameters())).device))
+        subject.uncached(tokens.to(device_of(subject)))
     return _sorted_out(model, seen)
 
 

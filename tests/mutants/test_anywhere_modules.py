@@ -121,6 +121,17 @@ def test_names_count_for_nothing():
     assert found.mixers == found.blocks == ()
 
 
+def test_a_model_may_hold_its_weights_as_buffers():
+    """There is no parameter then to ask where it is."""
+    buffered = Misnamed()
+    for module in buffered.model.modules():
+        for name in list(module._parameters):
+            weight = module._parameters.pop(name)
+            module.register_buffer(name, weight)
+    assert not list(buffered.model.parameters())
+    assert anatomy(buffered) == anatomy(Misnamed()) != Anatomy()
+
+
 def test_a_subject_without_a_model_has_no_modules():
     """And no fault in them either."""
     assert anatomy(Summing()) == Anatomy()
