@@ -182,6 +182,8 @@ def _as_typed(option: click.Parameter, value: Any) -> list[str]:
     """The words that give `option` its `value`."""
     if isinstance(value, bool):
         return [option.opts[0] if value else option.secondary_opts[0]]
+    if isinstance(option.type, Shard):
+        value = "{}/{}".format(*value)
     values = value if isinstance(value, tuple) else (value,)
     return [word for each in values for word in (max(option.opts, key=len), str(each))]
 

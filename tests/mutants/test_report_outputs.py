@@ -39,6 +39,16 @@ def test_all_reports_at_once(run, tmp_path) -> None:
     assert out.rstrip().endswith(f"report: {folder / 'score.html'}")
 
 
+def test_the_command_of_a_shard_gives_it_again(run, tmp_path) -> None:
+    """As it was typed."""
+    file, shard = tmp_path / "score.json", ("--shard", "1/2", "--no-shrink")
+    assert run(*QUICK, *shard, "--json", file, "--folder", tmp_path)[0] == 0
+    command = json.loads(file.read_text())["command"]
+    words = "score zoo --mutant append.prepends --examples 3 --no-shrink --shard 1/2 --seed 1"
+    assert command == f"kvfuzz {words}"
+    assert run(*words.split(), "--folder", tmp_path)[0] == 0
+
+
 @pytest.mark.parametrize("option", FILES)
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(run, tmp_path, option) -> None:
     """In one line, and nothing was scored."""
