@@ -362,32 +362,31 @@ COMMAND = [
 ]  # fmt: skip
 
 
-def run_and_kill(folder, seed, after, resume):
-    """A real campaign in its own process group, killed with SIGKILL `after` seconds; returns its
-    exit code. Not at all for None."""
+def run_and_kill(folder, seed, done, resume):
+    """A real campaign in its own process group, killed with SIGKILL as soon as `done` of its
+    mutants are judged and another has begun; returns its exit code. Not at all for None."""
     words = [*COMMAND, "--folder", str(folder), "--json", str(folder / "score.json")]
     words += ["--resume"] if resume else ["--seed", str(seed)]
     process = subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    try:
-        return process.wait(after)
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        return process.wait()
+    if done is not None:
+        while process.poll() is None and not _has_come_to(folder / "score.sqlite", done):
+            time.sleep(0.005)
+        process.kill()
+    return process.wait()
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, seed):
-    """`benchmarks/resuming.py` does it thirty times. Its workers end with it, too."""
-    draw = random.Random(seed)
+    """Always in the midst of its work, each time further on, and then resumed to its end.
+    `benchmarks/resuming.py` does it thirty times, by the clock. Its workers end with it, too."""
     whole = score("zoo", ids=SEVERAL, seed=seed, examples=20, shrink=False)
-    (tmp_path / "score.json").touch()
-    begun = False
-    for after in (*(draw.uniform(1, 15) for _ in range(KILLS)), None):
-        code = run_and_kill(tmp_path, seed, after, begun)
-        begun = begun or _has_begun(tmp_path / "score.sqlite")
-    assert code in (0, 1)
+    moments = sorted(random.Random(seed).sample(range(7), KILLS))
+    codes = [run_and_kill(tmp_path, seed, done, n > 0) for n, done in enumerate(moments)]
+    assert codes == [-signal.SIGKILL] * KILLS
+    assert not (tmp_path / "score.json").exists()
+    assert run_and_kill(tmp_path, seed, None, True) in (0, 1)
     told = json.loads((tmp_path / "score.json").read_text())
     found = [{**m, "seconds": 0, "witness": None} for m in told["mutants"]]
     assert [(m["id"], m["state"], m["killed_by"], m["site"]) for m in found] == [
@@ -395,14 +394,16 @@ def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, seed
     ]
 
 
-def _has_begun(journal):
+def _has_come_to(journal, done):
+    """Whether the campaign has judged `done` mutants and begun another: ten there are in all."""
     if not journal.exists():
         return False
     with sqlite3.connect(journal) as file:
         try:
-            return bool(file.execute("SELECT count(*) FROM campaign").fetchone()[0])
+            begun, judged = file.execute("SELECT count(*), count(judged) FROM judged").fetchone()
         except sqlite3.Error:
             return False
+    return judged >= done and begun > judged
 
 
 def test_the_workers_of_a_campaign_that_was_killed_end_too(tmp_path):
