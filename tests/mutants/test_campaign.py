@@ -46,8 +46,8 @@ DEADLY = {
         "held = []\n"
         "def store(*_):\n"
         "    while True:\n"
-        "        held.append(torch.ones(4_000_000))\n"
-        "        time.sleep(0.002)\n"
+        "        held.append(torch.ones(20_000_000))\n"
+        "        time.sleep(0.02)\n"
         "return store",
         "its process took more than 300 MB of memory on case",
     ),

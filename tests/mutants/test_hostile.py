@@ -84,10 +84,11 @@ def long_case(bench):
 
 def test_shrinking_has_the_time_of_a_mutant(bench):
     """A kill that hangs while it is shrunk keeps the case that killed it as its witness."""
+    longer = replace(bench, campaign=replace(bench.campaign, limits=Limits(seconds=3.0)))
     case, result = killed_by(bench, long_case(bench))
     started = time.monotonic()
-    seen = with_witness(bench, hangs_below(case.schedule[0]), result)
-    assert time.monotonic() - started < 10
+    seen = with_witness(longer, hangs_below(case.schedule[0]), result)
+    assert time.monotonic() - started < 60
     assert (seen.state, seen.reason) == ("killed", None)
     assert Case.from_json(seen.witness["case"]) == case
     assert seen.witness["verdict"]["status"] == "diverged"
