@@ -113,7 +113,8 @@ def identity_of(campaign: Campaign, mutants: Sequence[Mutant]) -> dict[str, Any]
         **told,
         **environment_of(campaign.plan.options.device),
         **_versions(),
-        "calibration": _digest(told["calibration"]) if told["calibration"] else None,
+        # Without its path: two shards may have it in different folders.
+        "calibration": _digest(told["calibration"][0]) if told["calibration"] else None,
         "cases": _digest(told["cases"]),
         "mutants": _digest([mutant.id for mutant in mutants]),
         "code": _code_digest(campaign.plan.subject),

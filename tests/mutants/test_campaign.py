@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pytest
 
+from kvfuzz.calibration import Calibration, Lane
 from kvfuzz.case import Case
 from kvfuzz.cli import main
 from kvfuzz.errors import Inconclusive, UsageError
@@ -218,6 +219,19 @@ def test_a_campaign_survives_a_journey_as_json():
     assert Judged.from_json(json.loads(json.dumps(Judged(result, "x").to_json()))) == Judged(
         result, "x"
     )
+
+
+def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
+    """Two shards may have the same one in different folders; another gives another table."""
+
+    def identity(path, leeway=2.0):
+        lane = Lane("float32", 1, 1, 0, 1.5, {}, leeway)
+        calibration = Calibration("zoo", 0, 1, {}, (lane,), path=path)
+        options = Options(calibration=calibration)
+        return identity_of(prepared_bench("zoo", options, 1, 0).campaign, [])
+
+    assert identity("here.json") == identity("there/it/is.json")
+    assert identity("here.json") != identity("here.json", leeway=3.0)
 
 
 def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
