@@ -42,24 +42,33 @@ class _Executor(ProcessPoolExecutor):
 
 
 @contextmanager
-def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of `workers` spawned processes with one torch thread each; on leaving, work
-    that has not begun is dropped, and after Ctrl-C so is what runs."""
+def one_thread_each() -> Iterator[None]:
+    """Processes that are started inside have one torch thread: they read it when they import torch,
+    which is before any code of ours could tell them."""
     before = os.environ.get("OMP_NUM_THREADS")
-    # Read by the children when they import torch, which is before any initialiser could run.
     os.environ["OMP_NUM_THREADS"] = "1"
-    others = set(multiprocessing.active_children())
-    executor = _Executor(workers, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
-        with _killing_when_interrupted(others):
-            yield executor
+        yield
     finally:
-        with _killing_when_interrupted(others):
-            executor.shutdown(cancel_futures=True)
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """An executor of `workers` spawned processes with one torch thread each; on leaving, work
+    that has not begun is dropped, and after Ctrl-C so is what runs."""
+    others, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    executor = _Executor(workers, spawn, initializer=_prepare_worker)
+    with one_thread_each():
+        try:
+            with _killing_when_interrupted(others):
+                yield executor
+        finally:
+            with _killing_when_interrupted(others):
+                executor.shutdown(cancel_futures=True)
 
 
 @contextmanager

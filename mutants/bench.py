@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from kvfuzz.case import Case
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.laws import Known
 from kvfuzz.reference import reference
-from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 from mutants.campaign import Campaign
@@ -37,17 +35,6 @@ class Bench:
     ready: dict[tuple[int, str], Known] = field(default_factory=dict)
     proven: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
-    @cached_property
-    def indices(self) -> tuple[int, ...]:
-        """The numbers of the cases that mutants meet: all but those expected to diverge."""
-        cases = enumerate(self.campaign.cases)
-        return tuple(i for i, case in cases if not expected_of(self.campaign.plan, case))
-
-    @cached_property
-    def drawn(self) -> tuple[Case, ...]:
-        """The cases that mutants meet, without what they need."""
-        return tuple(self.campaign.cases[index] for index in self.indices)
-
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
         drawn = self.campaign.cases[index]
@@ -62,12 +49,10 @@ class Bench:
         """The indices of the cases in the order in which `mutant` meets them: as they were drawn
         if it meets all."""
         if self.campaign.matrix:
-            return list(self.indices)
-        met = set(self.indices)
-        likely = likely_first(mutant, self.campaign.cases, self._likenesses)
-        return [index for index in likely if index in met]
+            return list(range(len(self.campaign.cases)))
+        return likely_first(mutant, self.campaign.cases, self._likenesses)
 
-    @functools.cached_property
+    @cached_property
     def _likenesses(self) -> tuple[Likeness, ...]:
         return tuple(Likeness.of(case) for case in self.campaign.cases)
 
@@ -114,12 +99,6 @@ class Bench:
 _NONE = object()
 
 
-def expected_of(plan: Plan, case: Case) -> bool:
-    """Whether `case` is one of those that are expected to diverge without a fault."""
-    verdict = Verdict("diverged")
-    return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)
-
-
 class Unsound(Exception):
     """There can be no score: the unmutated subject breaks the law that a mutant is judged by."""
 
@@ -130,7 +109,7 @@ def baseline(bench: Bench) -> str | None:
     On the cases as they were drawn: one that is fitted to a mutant is judged when it is made.
     """
     rows = 0
-    for index in bench.indices:
+    for index in range(len(bench.campaign.cases)):
         try:
             with time_limit(bench.seconds_for_clean):
                 rows += bench.require_clean(bench.prepared(index), index, "agreement")
@@ -156,7 +135,7 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
     state, reason = None, None
     try:
         with time_limit(limits.seconds) as check_time:
-            mutant = mutant.settled(bench.factory, bench.drawn)
+            mutant = mutant.settled(bench.factory, bench.campaign.cases)
             for index in () if mutant.inapplicable else bench.order(mutant):
                 check_time()
                 if tally.calls >= limits.calls:

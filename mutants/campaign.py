@@ -19,6 +19,7 @@ from kvfuzz.loading import Options, load
 from kvfuzz.rounds import Plan
 from kvfuzz.strategies import space_of
 from kvfuzz.subject import Factory
+from kvfuzz.verdict import Verdict
 from mutants.mutant import Mutant
 from mutants.registry import GROUP
 
@@ -46,8 +47,9 @@ class Limits:
 class Campaign:
     """What is scored and how.
 
-    `cases` are those that a clean hunt by `plan` examines. With `matrix` every case runs on every
-    mutant; without, a mutant stops at its first kill. `shrink` tells whether kills are shrunk.
+    `cases` are those that a clean hunt by `plan` examines, but for what is expected to diverge.
+    With `matrix` every case runs on every mutant; without, a mutant stops at its first kill.
+    `shrink` tells whether kills are shrunk.
     """
 
     plan: Plan
@@ -76,6 +78,12 @@ class Campaign:
             "megabytes": self.limits.megabytes,
             "cases": [case.to_json() for case in self.cases],
         }
+
+
+def expected_of(plan: Plan, case: Case) -> bool:
+    """Whether `case` is one of those that are expected to diverge without a fault."""
+    verdict = Verdict("diverged")
+    return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)
 
 
 def read(data: dict[str, Any]) -> tuple[Factory, Campaign]:

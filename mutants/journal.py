@@ -47,6 +47,7 @@ class Journal:
             tables = {name for (name,) in self._file.execute("SELECT name FROM sqlite_master")}
             # One that was killed while it was made has a table of ours at least.
             if tables and tables.isdisjoint(TABLES):
+                self.close()
                 raise UsageError(f"{path} is the database of another program: name another file")
             self._file.executescript(SCHEMA)
 

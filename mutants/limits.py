@@ -53,8 +53,12 @@ def _alarm(seconds: float) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
-        yield
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+            yield
+        finally:
+            inside = False
+    # Also where it has rung between the end of the block and the line above.
     finally:
         inside = False
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -96,6 +97,8 @@ def _result_of(data: Mapping[str, Any]) -> Result:
     told = {name: data[name] for name in _FIELDS if name in data}
     if told["state"] not in STATES:
         raise ValueError(f"{told['id']} has the state {told['state']!r}, which there is not")
+    if Path(told["id"]).name != told["id"]:
+        raise ValueError(f"{told['id']!r} is no mutant's id")
     told["witness"] = data["counterexample"]
     told["excess"] = float(data["excess"])
     told["map"] = [
@@ -139,12 +142,18 @@ def _by_shard(reports: Mapping[Path, Score]) -> list[tuple[Path, Score]]:
 
 
 def _require_complete(path: Path, score: Score) -> None:
-    """Raises Inconclusive for a shard that is not void and lacks a mutant."""
+    """Raises Inconclusive for a shard that is not void and lacks a mutant, and UsageError for one
+    with a mutant that is not its own, or twice."""
     assert score.shard is not None
     first, step = score.shard[0] - 1, score.shard[1]
-    missing = sorted({*score.listed[first::step]} - {result.id for result in score.results})
-    if missing and score.verdict != "inconclusive":
-        raise Inconclusive(f"{path} lacks {', '.join(missing)}")
+    missing = Counter(score.listed[first::step])
+    missing.subtract(result.id for result in score.results)
+    added = sorted(name for name, count in missing.items() if count < 0)
+    if added:
+        raise UsageError(f"{path} has {', '.join(added)} once too often: make that shard again")
+    lacking = sorted(name for name, count in missing.items() if count > 0)
+    if lacking and score.verdict != "inconclusive":
+        raise Inconclusive(f"{path} lacks {', '.join(lacking)}")
 
 
 def _merged(parts: Sequence[Score]) -> Score:

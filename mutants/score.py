@@ -14,6 +14,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from kvfuzz.strategies import space_of
 from kvfuzz.subject import Factory
 from mutants.anywhere.drawing import telling
 from mutants.bench import Bench, baseline
-from mutants.campaign import EXAMPLES, Campaign, Limits, digest_of, identity_of
+from mutants.campaign import EXAMPLES, Campaign, Limits, digest_of, expected_of, identity_of
 from mutants.item import judged_item, not_begun
 from mutants.journal import Journal
 from mutants.mutant import ANY, Mutant
@@ -87,7 +88,6 @@ def score(
     _check(workers, seconds, journal, resume)
     options, started = options or Options(), time.time()
     scored, watch = select(subject, tuple(ids), tuple(operators), options.config, anywhere)
-    kept = Journal(journal) if journal else None
     factory = load(subject, options)
 
     def drawn(under: int) -> Bench:
@@ -99,26 +99,13 @@ def score(
         return {**identity_of(bench.campaign, [*scored, *watch]), "pairs": pairs}
 
     bench = drawn(fresh_seed() if seed is None else seed)
-    if kept and resume and seed is None:
-        bench = drawn(kept.newest(identity(bench))["seed"])
-    mutants = [*scored, *drawn_pairs(scored, pairs, bench.campaign.plan.seed)]
     until = started + seconds if seconds else None
-    run = _Run(
-        bench,
-        identity(bench),
-        mutants,
-        watch,
-        shard,
-        workers,
-        until,
-        kept,
-        resume,
-    )
-    try:
+    with closing(Journal(journal)) if journal else nullcontext() as kept:
+        if kept and resume and seed is None:
+            bench = drawn(kept.newest(identity(bench))["seed"])
+        mutants = [*scored, *drawn_pairs(scored, pairs, bench.campaign.plan.seed)]
+        run = _Run(bench, identity(bench), mutants, watch, shard, workers, until, kept, resume)
         return run.score(progress, command, started)
-    finally:
-        if run.journal:
-            run.journal.close()
 
 
 def campaign_of(
@@ -143,8 +130,9 @@ def campaign_of(
         until=None,
         expected=tuple(expected),
     )
-    cases = tuple(drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES))
-    return Campaign(plan, cases, matrix, shrink, limits or Limits())
+    cases = drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES)
+    met = tuple(case for case in cases if not expected_of(plan, case))
+    return Campaign(plan, met, matrix, shrink, limits or Limits())
 
 
 def prepared_bench(
@@ -209,13 +197,14 @@ class _Run:
     ) -> Score:
         first, step = (self.shard[0] - 1, self.shard[1]) if self.shard else (0, 1)
         order = [mutant.id for mutant in mixed(self.mutants[first::step], self.watch)]
-        progress(None, len(order))
         finished = self._finished(order)
+        to_come = [name for name in order if name not in finished]
+        progress(None, len(to_come))
         reason = baseline(self.bench)
         if reason is None:
-            for judged in self._judged([name for name in order if name not in finished]):
+            for judged in self._judged(to_come):
                 finished[judged.result.id] = judged
-                progress(judged.result, len(order))
+                progress(judged.result, len(to_come))
         results, ended = _up_to_the_last([finished[name] for name in order if name in finished])
         placebos = self._of(results, lambda mutant: mutant.placebo)
         canaries = self._of(results, lambda mutant: mutant.canary)

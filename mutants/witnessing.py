@@ -18,7 +18,8 @@ from kvfuzz.locating import locate
 from kvfuzz.location import Location
 from kvfuzz.run import CachedPathRaised
 from kvfuzz.subject import Factory
-from mutants.bench import Bench, expected_of, met_by
+from mutants.bench import Bench, met_by
+from mutants.campaign import expected_of
 from mutants.judging import verdict_of
 from mutants.limits import OutOfTime, time_limit
 from mutants.mutant import ANY, LOCATED, Mutant
@@ -145,7 +146,7 @@ def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable
     """The index of the case with the fewest tokens that kills `mutant`: shrinking from there is
     many times faster than from the first that killed."""
     cases = bench.campaign.cases
-    for index in sorted(bench.indices, key=lambda index: (_tokens(cases[index]), index)):
+    for index in sorted(range(len(cases)), key=lambda index: (_tokens(cases[index]), index)):
         check_time()
         if index == killed_by or met_by(bench.prepared(index, mutant), mutant).killed:
             return index

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
@@ -22,11 +23,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvfuzz.errors import Inconclusive, KvfuzzError
+from kvfuzz.parallel import one_thread_each
 from mutants.bench import Bench
 from mutants.campaign import Campaign, Limits, read
 from mutants.item import judged_item, not_begun
@@ -41,6 +44,8 @@ STARTS_LOST = 3
 """So many processes may be lost while they start: something else may have killed one."""
 WATCH = 0.05
 """Seconds between two looks at the memory of a process."""
+HIGH_WATER = Path("/proc/self/status")
+"""Where Linux tells the most memory that a process had, and macOS has nothing."""
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -229,7 +234,7 @@ class _Team:
         ours, theirs = _SPAWN.Pipe()
         arguments = theirs, json.dumps(self.campaign.to_json())
         process = _SPAWN.Process(target=_work, args=arguments, daemon=True)
-        with _one_thread_and_deaf():
+        with one_thread_each(), _deaf():
             process.start()
         theirs.close()
         return _Worker(process, ours, self.campaign.limits)
@@ -240,22 +245,15 @@ class _Team:
 
 
 @contextmanager
-def _one_thread_and_deaf() -> Iterator[None]:
-    """What is started inside has one torch thread (it is read while torch is imported, before any
-    code of ours) and never sees Ctrl-C: the one that started it ends it."""
+def _deaf() -> Iterator[None]:
+    """What is started inside never sees Ctrl-C: the one that started it ends it."""
     # It comes up with the first process otherwise, and then unblocks what is blocked here.
     resource_tracker.ensure_running()
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
 
 
 def _ended(code: int | None) -> str:
@@ -314,5 +312,9 @@ def _watch(megabytes: int, say: Callable[..., None]) -> None:
 
 def _most_memory() -> float:
     """The most memory that this process has ever had, in MB."""
+    if HIGH_WATER.exists():
+        # In `getrusage` a process of Linux starts with what the one that started it had.
+        (line,) = re.findall(r"VmHWM:\s*(\d+) kB", HIGH_WATER.read_text())
+        return int(line) / 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -10,7 +10,8 @@ from kvfuzz.driving import drive
 from kvfuzz.laws import Known
 from kvfuzz.reference import reference
 from kvfuzz.verdict import Verdict
-from mutants.bench import Bench, expected_of
+from mutants.bench import Bench
+from mutants.campaign import expected_of
 
 
 def telling(bench: Bench) -> Bench:

@@ -13,7 +13,7 @@ from mutants.registry import known
 from mutants.report.entry import Entry, entry
 from mutants.report.interval import sentences
 from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
-from mutants.report.words import MEANING, headline, identity, narrowness, words
+from mutants.report.words import MEANING, headline, identity, in_reading_order, unkept_lines, words
 from mutants.result import (
     BESIDE,
     DECIDED,
@@ -47,6 +47,7 @@ def page(score: Score, written: dict[str, Path], changed: Since | None = None) -
         decided=sum(counts[state] for state in DECIDED),
         headline=headline(score),
         since=changed.lines if changed else (),
+        unkept=unkept_lines(score),
         identity=identity(score),
         placebos=placebos(score),
         precision=sentences(score),
@@ -82,12 +83,10 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
     ]
     made = []
     for title, note, states in parts:
-        results = sorted(
-            (result for result in score.results if result.state in states),
-            key=lambda result: (states.index(result.state), *narrowness(score, result)),
-        )
         entries = tuple(
-            entry(score, result, known(result.id), written.get(result.id)) for result in results
+            entry(score, result, known(result.id), written.get(result.id))
+            for result in in_reading_order(score)
+            if result.state in states
         )
         if entries:
             made.append(Group(title, note, entries))

@@ -4,13 +4,14 @@ than such a summary may be."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from mutants.gate import Since
 from mutants.mutant import STATES
 from mutants.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.interval import sentences
-from mutants.report.words import headline, identity, in_reading_order, outcome, words
+from mutants.report.words import headline, identity, in_reading_order, outcome, unkept_lines, words
 from mutants.result import Result, Score, percent_text
 
 LIMIT = 1_000_000
@@ -21,8 +22,8 @@ LONGEST = 300
 """Letters of one text that are shown: an error may quote a page."""
 LONGEST_COMMAND = 4000
 """A command is of use only whole."""
-CHANGES = 20
-"""Lines on what has changed since a baseline that are shown."""
+LINES = 20
+"""Lines of one list that are shown: what has changed since a baseline."""
 LEFT_OUT = 100
 """Bytes that are kept free for the line that says how many mutants were left out."""
 SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
@@ -67,7 +68,8 @@ def _head(score: Score, changed: Since | None) -> str:
     lines = [
         f"## {escaped(title)}: KV cache mutation score of {code(score.subject)}",
         f"{escaped(headline(score))} Verdict: {score.verdict}.",
-        *([_changes(changed)] if changed else []),
+        *([_list("Since the baseline", changed.lines)] if changed else []),
+        *([_list("Declared, but did not kill", unkept_lines(score))] if score.unkept else []),
         *map(escaped, sentences(score)),
         f"The same again: {code(score.command, LONGEST_COMMAND)}",
         _counts(score),
@@ -76,12 +78,12 @@ def _head(score: Score, changed: Since | None) -> str:
     return "\n\n".join(lines) + "\n\n"
 
 
-def _changes(changed: Since) -> str:
-    """As a list of at most CHANGES lines."""
-    lines = [f"- {escaped(line)}" for line in changed.lines[:CHANGES]]
-    if len(changed.lines) > CHANGES:
-        lines.append(f"- and {len(changed.lines) - CHANGES} more")
-    return "\n".join(["**Since the baseline**\n", *lines])
+def _list(title: str, told: Sequence[str]) -> str:
+    """What is `told` under its title, in at most LINES lines."""
+    lines = [f"- {escaped(line)}" for line in told[:LINES]]
+    if len(told) > LINES:
+        lines.append(f"- and {len(told) - LINES} more")
+    return "\n".join([f"**{title}**\n", *lines])
 
 
 def _counts(score: Score) -> str:

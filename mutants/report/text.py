@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mutants.mutant import STATES
 from mutants.registry import known
+from mutants.report.words import unkept_lines
 from mutants.result import (
     BESIDE,
     DECIDED,
@@ -36,8 +37,8 @@ def render(score: Score, console: Console) -> None:
         for result in score.results:
             if result.state == state:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
-    for name, word in score.unkept:
-        text = f"DECLARED BUT DID NOT KILL {name}: {word}"
+    for line in unkept_lines(score):
+        text = f"DECLARED BUT DID NOT KILL {line}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     for line in inapplicable_lines(score.results):
         console.print(line, soft_wrap=True, highlight=False)

@@ -63,6 +63,11 @@ def headline(score: Score) -> str:
     return f"{counts['killed']} of {decided} mutants were killed: {', '.join(others)}."
 
 
+def unkept_lines(score: Score) -> list[str]:
+    """What killed mutants declare and no kill bears out, one line for each."""
+    return [f"{name}: {word}" for name, word in score.unkept]
+
+
 def _but(score: Score, invalid: int) -> str:
     """What the percentage does not show, and the verdict does."""
     told = [f"{invalid} beside it {'is' if invalid == 1 else 'are'} invalid"] if invalid else []

@@ -142,7 +142,7 @@ def test_a_hundred_faults_are_there_for_a_model_of_transformers():
     pytest.importorskip("transformers")
     expected = read_expectations(ROOT / "benchmarks" / "exclusions" / "transformers.json")
     llama = prepared_bench("transformers:llama", Options(), 30, 5, shrink=False, expected=expected)
-    cases = [llama.case(index) for index in llama.indices]
+    cases = list(llama.campaign.cases)
     settled = {i: find(i).settled(llama.factory, cases) for i in SCORED}
     hidden = {i for i, one in settled.items() if one.equivalent}
     absent = {i for i, one in settled.items() if one.inapplicable}

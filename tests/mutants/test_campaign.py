@@ -11,6 +11,7 @@ import time
 from itertools import pairwise
 
 import pytest
+import torch
 
 from kvfuzz.calibration import Calibration, Lane
 from kvfuzz.case import Case
@@ -23,7 +24,7 @@ from mutants.journal import SCHEMA, Journal
 from mutants.registry import library, select
 from mutants.result import Judged, Result
 from mutants.score import mixed, prepared_bench, score, watched_over
-from mutants.workers import _Worker, judged_in_processes
+from mutants.workers import _most_memory, _Worker, judged_in_processes
 from tests.mutants.campaigns import HEAD, KILLED, fault_text, install, path_with, table
 
 SEVERAL = (
@@ -249,9 +250,9 @@ def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
         shrink=False,
         journal=journal,
         resume=True,
-        progress=lambda result, _: seen.append(result.id if result else None),
+        progress=lambda result, to_come: seen.append((result.id if result else None, to_come)),
     )
-    assert seen == [None, *SEVERAL[:3]]
+    assert seen == [(name, 3) for name in (None, *SEVERAL[:3])]
     assert resumed.seed == 3
     assert table(resumed) == table(whole)
 
@@ -530,6 +531,15 @@ def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
     with pytest.warns(UserWarning, match=r"cannot keep the journal .* cannot be resumed"):
         found = score("zoo", ids=ids, **settings, workers=1, journal=journal)
     assert {r.id: r.state for r in found.results} == {"package.fault": "survived", KILLED: "killed"}
+
+
+def test_the_memory_of_a_process_is_its_own():
+    """Not that of the one that started it, which Linux hands on: a worker would have as much more
+    as its parent is large."""
+    held = torch.ones(100_000_000)
+    code = "from mutants.workers import _most_memory; print(_most_memory())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert 10 < float(said.stdout) < _most_memory() - 0.5 * held.nbytes / 2**20
 
 
 def test_the_database_of_another_program_is_left_alone(tmp_path):

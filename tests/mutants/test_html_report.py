@@ -17,6 +17,7 @@ from mutants.mutant import STATES, Mutant
 from mutants.registry import library
 from mutants.report import html as report
 from mutants.report.listing import highlighted
+from mutants.report.markdown import markdown
 from mutants.result import Result, Score, percent_text
 from mutants.score import score as run_score
 from tests.mutants.scores import made, one_of_each_state, result
@@ -218,6 +219,9 @@ def test_a_verdict_that_is_not_for_survivors_says_why(
     score = made([*killed, *results], verdict="survived", unkept=unkept, matrix=True)
     text = Page(report.page(score, {})).text
     assert f"All mutants in the score were killed, but {told}." in text
+    for name, word in unkept:
+        assert f"{name}: {word}" in text
+        assert f"- {name}: {word}" in markdown(score)
 
 
 def test_a_site_that_is_not_the_declared_one_is_said() -> None:

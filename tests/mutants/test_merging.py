@@ -124,6 +124,24 @@ def test_shards_of_different_divisions_are_refused(shards):
         merge(shards)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_mutant_of_another_shard_or_of_this_one_again_is_refused(shards, count):
+    """It would count twice in the score."""
+    mutants = json.loads(shards[1].read_text())["mutants"]
+    other = json.loads(shards[count].read_text())["mutants"][0]
+    edited(shards[1], mutants=[*mutants, other])
+    with pytest.raises(UsageError, match=rf"1\.json has {other['id']} once too often"):
+        merge(shards)
+
+
+def test_an_id_that_is_a_path_is_refused(shards):
+    """Witnesses are written under their mutants' ids."""
+    mutants = json.loads(shards[1].read_text())["mutants"]
+    edited(shards[1], mutants=[{**mutants[0], "id": "../out"}, *mutants[1:]])
+    with pytest.raises(UsageError, match=r"'\.\./out' is no mutant's id"):
+        merge(shards)
+
+
 def test_a_shard_that_lacks_a_mutant_is_named(shards):
     """With the mutant: a report that was cut short is no part of a score."""
     data = json.loads(shards[1].read_text())
