@@ -35,8 +35,27 @@ class Inconclusive(KvfuzzError):
     exit_code = 3
 
 
+LONGEST_LINE = 1000
+"""Letters of a message that are kept: an error may quote a whole tensor."""
+
+
 def one_line(error: BaseException) -> str:
-    """`error` as `Type: message`, cut to its first line so that it fits a report."""
-    text = str(error).strip()
-    head = text.splitlines()[0] if text else ""
+    """`error` as `Type: message`, in one line that fits a report."""
+    head = message_of(error)
     return f"{type(error).__name__}: {head}" if head else type(error).__name__
+
+
+def message_of(error: BaseException) -> str:
+    """The message of `error`, in one line that fits a report; empty if it has none, or one that
+    cannot be told: the error is somebody else's, and telling it may raise as well."""
+    try:
+        return printable(str(error))
+    except Exception:
+        return ""
+
+
+def printable(text: str) -> str:
+    """The first line of `text`, at most LONGEST_LINE letters of it, which any file can hold."""
+    lines = text.strip().splitlines() or [""]
+    cut = lines[0] if len(lines[0]) <= LONGEST_LINE else f"{lines[0][: LONGEST_LINE - 3]}..."
+    return cut.encode("utf-8", "backslashreplace").decode()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case import Case, Step
-from kvfuzz.errors import InvalidSubject
+from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.layout import layout, positions, text_mask
 from kvfuzz.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.subject import Subject, device_of
@@ -24,7 +24,7 @@ class CachedPathRaised(Exception):
     """The cached path raised at `step`; the error is this exception's cause."""
 
     def __init__(self, step: Step, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(message_of(error))
         self.step = step
         self.error = error
 
@@ -34,8 +34,7 @@ class Refused(Exception):
     not on this cache."""
 
     def __init__(self, step: Step, error: NotImplementedError) -> None:
-        text = str(error).strip() or "it gave no reason"
-        super().__init__(f"{step.kind} refused: {text.splitlines()[0]}")
+        super().__init__(f"{step.kind} refused: {message_of(error) or 'it gave no reason'}")
         self.step = step
 
 

@@ -9,9 +9,10 @@ from functools import cached_property
 
 from kvfuzz.agreement import check_against
 from kvfuzz.case import Case
-from kvfuzz.errors import InvalidSubject
+from kvfuzz.errors import InvalidSubject, printable
 from kvfuzz.laws import Known
 from kvfuzz.reference import reference
+from kvfuzz.rounds import Plan
 from kvfuzz.subject import Factory
 from kvfuzz.verdict import Verdict
 from mutants.campaign import Campaign
@@ -90,13 +91,22 @@ class Bench:
             fitted = f" with {', '.join(f'{n} {v}' for n, v in other.items())}" if other else ""
             raise Unsound(
                 f"the unmutated {name} diverges on case {index}{fitted}: "
-                f"run kvfuzz fuzz {name} --seed {self.campaign.plan.seed}, or leave out what is "
-                "expected to diverge by --expect FILE"
+                f"run {_hunt(self.campaign.plan)}, or leave out what is expected to diverge by "
+                "--expect FILE"
             )
         return verdict.rows
 
 
 _NONE = object()
+
+
+def _hunt(plan: Plan) -> str:
+    """The command that hunts on the cases of `plan`."""
+    asked = f"kvfuzz fuzz {plan.subject} --seed {plan.seed} --examples {plan.examples}"
+    options = plan.options
+    asked += f" --dtype {options.dtype}" if options.dtype else ""
+    asked += f" --device {options.device}" if options.device != "cpu" else ""
+    return asked + (" and the same settings" if options.config else "")
 
 
 class Unsound(Exception):
@@ -154,7 +164,8 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
         state, reason = "timed_out", f"over {limits.seconds:g} s"
     if tally.kills:
         state, reason = "killed", None
-        if mutant.equivalent is not None:
+        # What was measured on the subject was measured on too little of it, if a case tells.
+        if mutant.equivalent is not None and mutant.subject != ANY:
             killer = next(iter(tally.kills))
             state, reason = "invalid", f"declared equivalent, but case {killer} kills it"
     if state is None:
@@ -172,7 +183,7 @@ def judged(bench: Bench, mutant: Mutant, begin: Callable[[int], object] = lambda
         reached=tally.reached,
         calls=tally.calls,
         excess=tally.excess,
-        reason=reason,
+        reason=reason and printable(reason),
         seconds=time.time() - started,
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +113,7 @@ def score(
     options = options_of(device, dtype, attn, config_file)
     options = calibrated(options, subject, folder, calibration_file)
     journal = journal or folder / JOURNAL
-    with progress_bar(f"scoring {subject}", None) as update:
+    with _plain_warnings(), progress_bar(f"scoring {subject}", None) as update:
         done = 0
 
         def progress(result: object, total: int) -> None:
@@ -142,6 +145,14 @@ def score(
     return _told(result, folder, outputs, gate, by is not None)
 
 
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Inside, a warning is a line, without the place in the code that gave it."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
+        yield
+
+
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
 @folder_option
@@ -162,9 +173,9 @@ def merge(
     from mutants.merging import merge as merged
     from mutants.report.outputs import check_outputs
 
+    check_outputs(outputs, reports)
     result = merged(reports)
     gate = read_gate(fail_under, baseline_file, result.subject, outputs.files)
-    check_outputs(outputs)
     return _told(result, folder, outputs, gate, result.matrix)
 
 
@@ -180,7 +191,7 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -
     from mutants.schedules import schedule_json
 
     console = Console()
-    written = write_witnesses(result, folder / "witnesses")
+    written, unwritten = write_witnesses(result, folder / "witnesses")
     render(result, console)
     if by:
         console.print(schedule_table(result))
@@ -191,6 +202,8 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if outputs.html_file:
         console.print(f"report: {outputs.html_file}", soft_wrap=True, highlight=False)
+    if unwritten is not None:
+        raise unwritten
     return exit_code(gate, result)
 
 

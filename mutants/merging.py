@@ -67,12 +67,16 @@ def _score_of(data: Mapping[str, Any]) -> Score:
     results, placebos, canaries = (
         tuple(map(_result_of, data[name])) for name in ("mutants", "placebos", "canaries")
     )
+    cases = tuple(map(Case.from_json, data["cases"]))
+    for result in results:
+        if not {*result.kills, *_first(result)} <= {*range(len(cases))}:
+            raise ValueError(f"{result.id} is killed by a case that is not there")
     return Score(
         verdict=str(data["verdict"]),
         percent=data["score"],
         subject=str(data["subject"]),
         seed=int(data["seed"]),
-        cases=tuple(map(Case.from_json, data["cases"])),
+        cases=cases,
         results=results,
         placebos=placebos,
         canaries=canaries,
@@ -89,6 +93,11 @@ def _score_of(data: Mapping[str, Any]) -> Score:
         sampled=dict(data["sampled"]),
         unkept=tuple((each["id"], each["declares"]) for each in data["unkept"]),
     )
+
+
+def _first(result: Result) -> tuple[int, ...]:
+    """The case that killed it first, if any did."""
+    return () if result.killed_by is None else (result.killed_by,)
 
 
 def _result_of(data: Mapping[str, Any]) -> Result:
@@ -142,8 +151,8 @@ def _by_shard(reports: Mapping[Path, Score]) -> list[tuple[Path, Score]]:
 
 
 def _require_complete(path: Path, score: Score) -> None:
-    """Raises Inconclusive for a shard that is not void and lacks a mutant, and UsageError for one
-    with a mutant that is not its own, or twice."""
+    """Raises Inconclusive for a shard that is not void and lacks a mutant, or those that watch over
+    it, and UsageError for one with a mutant that is not its own, or twice."""
     assert score.shard is not None
     first, step = score.shard[0] - 1, score.shard[1]
     missing = Counter(score.listed[first::step])
@@ -152,6 +161,8 @@ def _require_complete(path: Path, score: Score) -> None:
     if added:
         raise UsageError(f"{path} has {', '.join(added)} once too often: make that shard again")
     lacking = sorted(name for name, count in missing.items() if count > 0)
+    watched = [name for name in ("canaries", "placebos") if not getattr(score, name)]
+    lacking += [f"its {name}" for name in watched]
     if lacking and score.verdict != "inconclusive":
         raise Inconclusive(f"{path} lacks {', '.join(lacking)}")
 

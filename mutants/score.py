@@ -206,6 +206,9 @@ class _Run:
                 finished[judged.result.id] = judged
                 progress(judged.result, len(to_come))
         results, ended = _up_to_the_last([finished[name] for name in order if name in finished])
+        lost = [name for name in order if name not in finished]
+        if lost and reason is None:
+            ended = ended or f"nothing has come back of {', '.join(lost)}"
         placebos = self._of(results, lambda mutant: mutant.placebo)
         canaries = self._of(results, lambda mutant: mutant.canary)
         return summed_up(

@@ -42,6 +42,8 @@ STARTING = 300.0
 """Seconds for a process to import torch and load the subject."""
 STARTS_LOST = 3
 """So many processes may be lost while they start: something else may have killed one."""
+LONGEST_MESSAGE = 2**26
+"""Bytes of a message: one that says it is longer is none of ours."""
 WATCH = 0.05
 """Seconds between two looks at the memory of a process."""
 HIGH_WATER = Path("/proc/self/status")
@@ -131,12 +133,13 @@ class _Worker:
         """What has become of the mutant, once that is known."""
         try:
             while self.connection.poll():
-                judged = self._heard(json.loads(self.connection.recv_bytes()))
+                judged = self._heard(json.loads(self.connection.recv_bytes(LONGEST_MESSAGE)))
                 if judged is not None:
                     return judged
+        except EOFError:
+            return self._gone("crashed", _ended(self._exit_code()))
         # A fault may write into the pipe as well.
-        except (OSError, EOFError, ValueError):
-            self.process.join(GRACE)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self._gone("crashed", _ended(self.process.exitcode))
         silent = time.monotonic() - self.heard
         if not self.ready and silent > STARTING:
@@ -145,14 +148,26 @@ class _Worker:
             return self._gone("timed_out", f"over {self.limits.seconds:g} s, in one call")
         return None
 
+    def _exit_code(self) -> int | None:
+        """That of a process that is about to end. (`join` waits for ever once a fault has written
+        into the pipe by whose end it knows.)"""
+        until = time.monotonic() + GRACE
+        while self.process.exitcode is None and time.monotonic() < until:
+            time.sleep(WATCH)
+        code: int | None = self.process.exitcode
+        return code
+
     def _heard(self, said: dict[str, Any]) -> Judged | None:
         self.heard = time.monotonic()
-        if "failed" in said:
+        if "failed" in said and not self.ready:
             raise Inconclusive(f"no mutant can be judged: {said['failed']}")
         if "megabytes" in said:
             return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
         if "judged" in said:
-            self.mutant, judged = None, Judged.from_json(said["judged"])
+            judged = Judged.from_json(said["judged"])
+            if judged.result.id != self.mutant:
+                raise ValueError(f"{judged.result.id} was not asked for")
+            self.mutant = None
             self.lost = judged.changed is not None
             return judged
         if "known" in said:
@@ -257,6 +272,8 @@ def _deaf() -> Iterator[None]:
 
 
 def _ended(code: int | None) -> str:
+    if code is None:
+        return "was cut off: something else wrote into the pipe by which it reports"
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
@@ -268,9 +285,11 @@ def _work(connection: Connection, campaign: str) -> None:
     os.setsid()  # so that it can be killed with whatever a fault has started
     _silence()
     torch.set_num_threads(1)
-    lock = threading.Lock()
+    lock, own = threading.Lock(), os.getpid()
 
     def say(**said: Any) -> None:
+        if os.getpid() != own:
+            os._exit(1)  # a fault has forked, and what it left goes on as if it were this process
         with lock:
             connection.send_bytes(json.dumps(said).encode())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -15,21 +16,28 @@ from kvfuzz.case import Case
 from kvfuzz.compare import compare
 from kvfuzz.reference import reference
 from kvfuzz.run import as_tensor, seeded
+from kvfuzz.strategies import LONGEST
 from kvfuzz.subject import offers_of
+from kvfuzz.tensors import walk
 from mutants.anywhere.anatomy import anatomy, called, hidden, module_of
 from mutants.anywhere.hooks import hooked
 from mutants.anywhere.stored import layers_of
 
-CHUNKS = (3, 2)
+FEWEST, SECOND, FURTHEST = 5, 2, 2
+"""Tokens that are measured at the least, those of the second call, and by how many positions
+they are moved at the most."""
 
 
 def _case(subject: Any, dtype: str) -> Case:
-    """Two rows fed in two chunks, each with its positions."""
+    """Two rows, as long as any that is drawn if they may be moved on, fed in two chunks, each with
+    its positions: what begins with the tenth token, or once a window is full, counts as well."""
+    room = LONGEST if subject.max_length is None else subject.max_length - FURTHEST
+    length = max(FEWEST, min(LONGEST, room))
     tokens = tuple(
-        tuple((1 + 5 * row + 3 * column) % subject.vocab_size for column in range(sum(CHUNKS)))
+        tuple((1 + 5 * row + 3 * column) % subject.vocab_size for column in range(length))
         for row in range(2)
     )
-    return Case(tokens, CHUNKS, dtype=dtype, given=("positions",))
+    return Case(tokens, (length - SECOND, SECOND), dtype=dtype, given=("positions",))
 
 
 def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
@@ -38,21 +46,21 @@ def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
     tokens = as_tensor(subject, case.tokens)
     given = positions.to(tokens.device).expand(2, -1)
     with seeded(0), torch.no_grad():
-        for chunk, places in zip(_chunks(tokens), _chunks(given), strict=True):
+        for chunk, places in zip(_chunks(case, tokens), _chunks(case, given), strict=True):
             logits, cache = subject.cached(chunk, cache, positions=places)
             pieces.append(logits.clone())
     return torch.cat(pieces, 1)
 
 
-def _chunks(values: Tensor) -> tuple[Tensor, Tensor]:
-    """`values` [rows, time] of the two calls."""
-    return values[:, : CHUNKS[0]], values[:, CHUNKS[0] :]
+def _chunks(case: Case, values: Tensor) -> tuple[Tensor, Tensor]:
+    """`values` [rows, time] of the two calls of `case`."""
+    return values[:, : case.length - SECOND], values[:, case.length - SECOND :]
 
 
 def no_positions(subject: Any, dtype: str) -> str | None:
     """Whether the cached path gives the same bits wherever its tokens are put."""
     case = _case(subject, dtype)
-    right = torch.arange(sum(CHUNKS))
+    right = torch.arange(case.length)
     logits = _placed(subject, case, right)
     moved = (right.flip(0), torch.zeros_like(right), right + 1)
     if all(torch.equal(logits, _placed(subject, case, places)) for places in moved):
@@ -63,12 +71,12 @@ def no_positions(subject: Any, dtype: str) -> str | None:
 def relative_positions(subject: Any, dtype: str) -> str | None:
     """Whether the cached path gives the same, but for rounding, with all tokens further on."""
     case = _case(subject, dtype)
-    right = torch.arange(sum(CHUNKS))
+    right = torch.arange(case.length)
     expected = reference(subject, case)
     if expected.tolerance is None:
         return None
     logits = _placed(subject, case, right)
-    for distance in (1, 2):
+    for distance in range(1, FURTHEST + 1):
         found = compare(_placed(subject, case, right + distance), logits, expected.tolerance)
         if bool(found.diverges.any()):
             return None
@@ -100,16 +108,21 @@ def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     shared."""
     one, two = (as_tensor(subject, ((n % subject.vocab_size,) * 2,) * 2) for n in (1, 2))
     with seeded(0), torch.no_grad():
-        _, cache = subject.cached(one, subject.new_cache(2))
-        first = subject.cached(two, cache)[0].clone()
-        subject.cached(one, cache)
-        again = subject.cached(two, cache)[0].clone()
-        fresh = subject.new_cache(2)
-        begun = subject.cached(two, fresh)[0].clone()
-        restarted = subject.cached(two, fresh)[0].clone()
-    if torch.equal(first, again) and torch.equal(begun, restarted):
-        return "a call changes nothing of the cache that it is given, so that it can be shared"
-    return None
+        _, filled = subject.cached(one, subject.new_cache(2))
+        for cache in (filled, subject.new_cache(2)):
+            before = [tensor.clone() for tensor in _tensors(cache)]
+            first = subject.cached(two, cache)[0].clone()
+            # What it counts by shows in the next logits; what it holds may be there and unused.
+            after, again = _tensors(cache), subject.cached(two, cache)[0]
+            pairs = [(first, again), *zip_longest(before, after)]
+            if any(a is None or b is None or not torch.equal(a, b) for a, b in pairs):
+                return None
+    return "a call changes nothing of the cache that it is given, so that it can be shared"
+
+
+def _tensors(cache: Any) -> list[Tensor]:
+    """All that `cache` holds, but for the modules that it knows."""
+    return [thing for thing in walk(cache, modules=False) if isinstance(thing, Tensor)]
 
 
 def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
@@ -134,6 +147,26 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     with seeded(0), torch.no_grad(), hooked(model, [n.path for n in known.norms], look):
         subject.uncached(tokens)
     return "the weight of every norm is one" if largest < NEAR_ONE else None
+
+
+def idempotent(subject: Any, dtype: str) -> str | None:
+    """Whether the last norm, applied to its own output, leaves it as it is, but for rounding."""
+    case = replace(_case(subject, dtype), given=())
+    expected, norms = reference(subject, case), anatomy(subject).norms[-1:]
+    if expected.tolerance is None or not norms:
+        return None
+
+    def twice(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:  # noqa: ARG001
+        return called(module, args, kwargs, output)
+
+    model = module_of(subject)
+    assert model is not None
+    tokens = as_tensor(subject, case.tokens)
+    with seeded(0), torch.no_grad():
+        once = subject.uncached(tokens).clone()
+        with hooked(model, [norm.path for norm in norms], twice):
+            found = compare(subject.uncached(tokens), once, expected.tolerance)
+    return None if bool(found.diverges.any()) else "the last norm does nothing to its own output"
 
 
 LOUD, LOUD_IN_HALF = 1e5, 1e2
@@ -181,11 +214,11 @@ def orderless(subject: Any, dtype: str) -> str | None:
     a mask tells them apart, and so does a crop."""
     if {"mask", "crop"} & offers_of(subject):
         return None
-    case = Case(_case(subject, dtype).tokens, CHUNKS, dtype=dtype)
+    case = replace(_case(subject, dtype), given=())
     expected = reference(subject, case)
     if expected.tolerance is None:
         return None
-    first, second = _chunks(as_tensor(subject, case.tokens))
+    first, second = _chunks(case, as_tensor(subject, case.tokens))
     found: list[Tensor] = []
     if not _layers(subject):
         return None
@@ -195,7 +228,7 @@ def orderless(subject: Any, dtype: str) -> str | None:
             for part in chain(*layers_of(subject, cache)) if backwards else ():
                 part.copy_(part.flip(2))
             found.append(subject.cached(second, cache)[0].clone())
-    bound = expected.tolerance.between(CHUNKS[0], sum(CHUNKS))
+    bound = expected.tolerance.between(case.length - SECOND, case.length)
     if bool(compare(found[1], found[0], bound).diverges.any()):
         return None
     return "its entries may stand in any order, and no mask or crop tells them apart"

@@ -6,7 +6,7 @@ Light to import, since the command line does: the writers load when there is som
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,16 @@ class Outputs:
         return tuple(value for value in values if isinstance(value, Path))
 
 
-def check_outputs(outputs: Outputs) -> None:
-    """Refuse what cannot be written, and two reports in one file, before the work. Raises
-    UsageError."""
+def check_outputs(outputs: Outputs, read: Iterable[Path] = ()) -> None:
+    """Refuse what cannot be written, two reports in one file, and one in the place of what is
+    `read`, before the work. Raises UsageError."""
     from mutants.report.github import summary_file
 
     seen: set[str] = set()
+    needed = set(map(os.path.realpath, read))
     for file in outputs.files:
+        if os.path.realpath(file) in needed:
+            raise UsageError(f"{file} is read, and would be written over: write to another file")
         check_writable(file)
         if file.exists() and not file.is_file():
             continue  # a pipe or a device, which takes as many as there are

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvfuzz.errors import UsageError
 from kvfuzz.files import write_json
 from mutants.result import Score
 
 
-def write_witnesses(score: Score, folder: Path) -> dict[str, Path]:
-    """Write each witness of `score` to `folder`, under its mutant's id; returns the paths by id.
-
-    Raises UsageError if the folder cannot be written.
-    """
-    written = {}
+def write_witnesses(score: Score, folder: Path) -> tuple[dict[str, Path], UsageError | None]:
+    """Write each witness of `score` to `folder`, under its mutant's id; returns the paths by id,
+    and why the first that could not be written was not: the reports hold them as well."""
+    written: dict[str, Path] = {}
     for result in score.results:
         if result.witness is not None:
-            written[result.id] = folder / f"{result.id}.json"
-            write_json(written[result.id], result.witness)
-    return written
+            path = folder / f"{result.id}.json"
+            try:
+                write_json(path, result.witness)
+            except UsageError as error:
+                return written, error
+            written[result.id] = path
+    return written, None

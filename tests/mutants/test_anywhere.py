@@ -14,6 +14,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.expectations import Expectation, read_expectations
 from kvfuzz.loading import Options, load
 from kvfuzz.run import run_cached, run_uncached
+from kvfuzz.schedule import Fork, New, Switch
 from mutants import registry
 from mutants.anywhere.blindness import no_positions
 from mutants.anywhere.drawing import telling
@@ -54,6 +55,7 @@ HIDDEN = [
     ("entries.heads_of_values_permuted", {"heads": 1}, "have one head"),
     ("norms.weights_ignored", {"gain": False}, "weight of every norm is one"),
     ("projections.biases_ignored", {"bias": "nought"}, "bias of every projection is nought"),
+    ("norms.last_twice", {"gain": "exact"}, "does nothing to its own output"),
 ]
 
 
@@ -76,7 +78,17 @@ def test_entries_in_another_order_show_where_distance_counts(bench):
     assert judged(bench, mutant).state == "killed"
     found = prepared_bench(uncropped, Options(), 40, 5, shrink=False)
     assert "in any order" in judged(found, mutant).reason
-    assert judged(on(found, uncropped, place="recent"), mutant).state == "killed"
+    for place in ("recent", "window"):
+        other = on(found, uncropped, place=place)
+        assert mutant.settled(other.factory, other.campaign.cases).equivalent is None
+        assert judged(other, mutant).state == "killed"
+
+
+def test_positions_that_count_from_the_eighth_on_do_not_count_relative_to_each_other(bench):
+    """Rotary ones with a temperature by position: the first few tokens do not tell."""
+    mutant, sharper = find("positions.all_one_too_far"), on(bench, place="sharper")
+    assert mutant.settled(sharper.factory, sharper.campaign.cases).equivalent is None
+    assert judged(sharper, mutant).state == "killed"
 
 
 def test_a_design_is_measured_by_the_view_of_a_subject_without_a_torch_model():
@@ -108,9 +120,25 @@ def test_a_cache_that_no_call_changes_can_be_shared(bench):
     assert judged(bench, mutant).state == "killed"
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("copies_nothing", (3, Fork(), 2, Switch(0), 2, Switch(1), 1)),
+        ("second_cache_is_the_first", (3, New(1), 2, Switch(0), 1)),
+    ],
+)
+def test_a_buffer_that_is_written_behind_what_it_holds_cannot_be_shared(name, schedule):
+    """The same call gives the same logits again, and still the buffer is another."""
+    mutant = find(f"operations.{name}")
+    slots = prepared_bench("tests.subjects.anywhere:Slots", Options(), 1, 5, shrink=False)
+    slots = Bench(slots.factory, replace(slots.campaign, cases=(steps(*schedule),)))
+    assert mutant.settled(slots.factory, slots.campaign.cases).equivalent is None
+    assert judged(slots, mutant).state == "killed"
+
+
 def test_a_design_is_never_taken_from_what_survived(bench):
     """A fault that no case shows, and that no measurement explains, has survived; and one that a
-    wrong measurement explains and a case kills is no equivalent either."""
+    wrong measurement explains and a case kills is killed: the subject's maker cannot mend it."""
 
     @contents(advice="look elsewhere")
     def writes_over_what_is_there(held):
@@ -121,7 +149,7 @@ def test_a_design_is_never_taken_from_what_survived(bench):
     assert (result.state, result.reason) == ("survived", "look elsewhere")
     wrongly = replace(find("states.nought"), blind=lambda subject, dtype: "wrongly")
     result = judged(bench, wrongly)
-    assert (result.state, "declared equivalent" in result.reason) == ("invalid", True)
+    assert (result.state, result.reason) == ("killed", None)
 
 
 def test_every_fault_of_a_decoder_without_a_mask_is_killed_or_explained(bench):

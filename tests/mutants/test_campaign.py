@@ -19,6 +19,7 @@ from kvfuzz.cli import main
 from kvfuzz.errors import Inconclusive, UsageError
 from kvfuzz.loading import Options
 from mutants import bench, workers
+from mutants import score as scoring
 from mutants.campaign import Limits, identity_of, read
 from mutants.journal import SCHEMA, Journal
 from mutants.registry import library, select
@@ -523,6 +524,78 @@ def test_what_a_mutant_prints_is_no_part_of_the_report(package, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+NOISE = """
+for descriptor in range(3, 40):
+    try:
+        os.write(descriptor, {said!r})
+    except OSError:
+        pass
+return real
+"""
+LIE = b'{"judged": {"nonsense": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("os.fork()\nreturn real", "survived"),
+        (NOISE.format(said=b"\0\0\0\5hello"), "crashed"),
+        (NOISE.format(said=len(LIE).to_bytes(4, "big") + LIE), "crashed"),
+    ],
+    ids=["forks", "noise", "lies"],
+)
+def test_a_second_voice_of_a_process_is_not_listened_to(package, body, state):
+    """A child that a fault left behind, and what it writes wherever it can: no other result is
+    taken for what they say, or lost."""
+    ids = (*package(body), "append.prepends")
+    found = score("zoo", ids=ids, seed=1, examples=5, workers=1, shrink=False)
+    states = {result.id: result.state for result in found.results}
+    assert states == {"package.fault": state, KILLED: "killed", "append.prepends": "killed"}
+    assert [result.state for result in found.canaries] == ["killed"]
+    assert len(found.placebos) == len(select("zoo")[1]) - 1
+
+
+def test_a_result_that_does_not_come_back_forbids_a_score(monkeypatch):
+    """Whatever lost it: what is not there cannot be counted."""
+    real = scoring.judged_in_processes
+
+    def losing(*arguments):
+        return (judged for judged in real(*arguments) if judged.result.id != KILLED)
+
+    monkeypatch.setattr(scoring, "judged_in_processes", losing)
+    ids = (KILLED, "append.prepends")
+    found = score("zoo", ids=ids, seed=1, examples=5, workers=1, shrink=False)
+    assert (found.verdict, found.percent) == ("inconclusive", None)
+    assert found.reason == f"nothing has come back of {KILLED}"
+
+
+UNPRINTABLE = 'raise ValueError(chr(0xD800) + "x" * 10**6)'
+MUTE = "class Mute(Exception):\n    def __str__(self):\n        raise KeyError\nraise Mute"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(UNPRINTABLE, "raised ValueError: \\ud800xxx"), (MUTE, "raised Mute")],
+    ids=["unprintable", "mute"],
+)
+def test_what_a_mutant_raises_is_told_in_a_line_that_any_report_can_hold(
+    package, tmp_path, monkeypatch, capsys, body, reason
+):
+    """However long it is, and whatever is in it."""
+    monkeypatch.chdir(tmp_path)
+    indented = body.replace("\n", "\n    ")
+    ids = package(f"def store(*_):\n    {indented}\nreturn store")
+    chosen = [word for name in ids for word in ("--mutant", name)]
+    asked = ["--seed", "1", "--examples", "5", "-n", "1", "--no-shrink"]
+    files = ["--json", "s.json", "--html", "s.html", "--junit", "s.xml", "--markdown", "s.md"]
+    assert main(["score", "zoo", *chosen, *asked, *files]) == 0
+    found = json.loads((tmp_path / "s.json").read_text())["mutants"]
+    (told,) = (each["reason"] for each in found if each["id"] == ids[0])
+    assert reason in told
+    assert len(told) < 1200
+    assert all((tmp_path / name).stat().st_size for name in files[1::2])
+
+
 def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
     """What comes after it is not kept, which is told."""
     journal = tmp_path / "journal" / "score.sqlite"
@@ -531,6 +604,18 @@ def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
     with pytest.warns(UserWarning, match=r"cannot keep the journal .* cannot be resumed"):
         found = score("zoo", ids=ids, **settings, workers=1, journal=journal)
     assert {r.id: r.state for r in found.results} == {"package.fault": "survived", KILLED: "killed"}
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_tells_in_one_line_that_the_journal_is_lost(package, tmp_path, capsys):
+    """Without the place in our code."""
+    removes = f"import shutil\nshutil.rmtree({str(tmp_path / 'kept')!r}, True)\nreturn real"
+    chosen = [word for name in package(removes) for word in ("--mutant", name)]
+    asked = ["--seed", "1", "--examples", "5", "-n", "1", "--no-shrink"]
+    folders = ["--journal", str(tmp_path / "kept" / "score.sqlite"), "--folder", str(tmp_path)]
+    assert main(["score", "zoo", *chosen, *asked, *folders]) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be resumed" in line]
+    assert [line.split(":")[0] for line in told] == ["warning"]
 
 
 def test_the_memory_of_a_process_is_its_own():

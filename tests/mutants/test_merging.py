@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kvfuzz.cli import main
 from kvfuzz.errors import Inconclusive, UsageError
 from mutants.merging import merge, read_score
 from mutants.score import score
@@ -131,6 +132,32 @@ def test_a_mutant_of_another_shard_or_of_this_one_again_is_refused(shards, count
     other = json.loads(shards[count].read_text())["mutants"][0]
     edited(shards[1], mutants=[*mutants, other])
     with pytest.raises(UsageError, match=rf"1\.json has {other['id']} once too often"):
+        merge(shards)
+
+
+def test_a_shard_is_not_written_over(shards, capsys):
+    """What it holds cannot be made again in a moment."""
+    before = shards[1].read_bytes()
+    words = [*map(str, shards), "--json", str(shards[1].parent / "." / shards[1].name)]
+    assert main(["merge", *words]) == 2
+    assert "is read, and would be written over: write to another file" in capsys.readouterr().err
+    assert shards[1].read_bytes() == before
+
+
+@pytest.mark.parametrize("changes", [{"killed_by": 9999}, {"kills": [-1]}, {"killed_by": "x"}])
+def test_a_kill_by_a_case_that_is_not_there_is_refused(shards, changes):
+    """Reports show the case that killed."""
+    mutants = json.loads(shards[1].read_text())["mutants"]
+    edited(shards[1], mutants=[{**mutants[0], **changes}, *mutants[1:]])
+    with pytest.raises(UsageError, match="is killed by a case that is not there"):
+        merge(shards)
+
+
+@pytest.mark.parametrize("name", ["canaries", "placebos"])
+def test_a_shard_that_nothing_watched_over_is_no_part_of_a_score(shards, name):
+    """Of a shard that lost them nobody knows whether it can be trusted."""
+    edited(shards[1], **{name: []})
+    with pytest.raises(Inconclusive, match=rf"1\.json lacks its {name}"):
         merge(shards)
 
 

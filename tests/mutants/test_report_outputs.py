@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kvfuzz.errors import UsageError
+from mutants.report import witnesses
 from mutants.report.badge import badge
 from mutants.report.github import SUMMARY, append_summary
 from mutants.report.markdown import LEAST, LIMIT
@@ -37,6 +39,21 @@ def test_all_reports_at_once(run, tmp_path) -> None:
     command = json.loads((folder / "score.json").read_text())["command"]
     assert command == "kvfuzz score zoo --mutant append.prepends --examples 3 --no-shrink --seed 1"
     assert out.rstrip().endswith(f"report: {folder / 'score.html'}")
+
+
+def test_a_witness_that_cannot_be_written_costs_no_report(run, tmp_path, monkeypatch) -> None:
+    """A disk that is full by now: what was judged is told, with the error and its exit code."""
+
+    def full(path: Path, _: object) -> None:
+        raise UsageError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(witnesses, "write_json", full)
+    file = tmp_path / "reports" / "score.json"
+    code, out, err = run(*QUICK, "--json", file, "--folder", tmp_path / "kept", "--no-shrink")
+    assert code == 2
+    assert "No space left on device" in err
+    assert "1 of 1 killed" in out
+    assert json.loads(file.read_text())["mutants"][0]["counterexample"]
 
 
 def test_the_command_of_a_shard_gives_it_again(run, tmp_path) -> None:

@@ -10,19 +10,21 @@ WIDTH, VOCAB, LONGEST = 16, 23, 24
 
 
 class Root(nn.Module):
-    """Divides by the root of the mean of squares."""
+    """Divides by the root of the mean of squares; by nothing besides if `gain` is `exact`."""
 
     def __init__(self, gain):
         super().__init__()
-        self.gain = nn.Parameter(torch.rand(WIDTH) + 0.5 if gain else torch.ones(WIDTH))
+        self.gain = nn.Parameter(torch.rand(WIDTH) + 0.5 if gain is True else torch.ones(WIDTH))
+        self.epsilon = 0.0 if gain == "exact" else 1e-6
 
     def forward(self, x):
-        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.gain
+        return x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.gain
 
 
 class Mixing(nn.Module):
-    """Attention with `heads` heads of keys, rotated if `place` is `rotary`, and with a bias by the
-    distance of slots if it is `recent`."""
+    """Attention with `heads` heads of keys, rotated if `place` is `rotary`, or `sharper` with every
+    eighth position; with a bias by the distance of slots if it is `recent`, and a window of eight
+    if it is `window`."""
 
     def __init__(self, layer, heads, place, bias):
         super().__init__()
@@ -38,7 +40,7 @@ class Mixing(nn.Module):
             part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.a, self.b, self.c)
         )
-        if self.place == "rotary":
+        if self.place in ("rotary", "sharper"):
             query, key = turned(query, positions), turned(key, positions)
         if cache is not None:
             key, value = cache.joined(self.layer, key, value)
@@ -47,6 +49,10 @@ class Mixing(nn.Module):
         scores = query @ key.mT / math.sqrt(query.shape[-1])
         if self.place == "recent":
             scores = scores - 0.5 * distance
+        if self.place == "sharper":
+            scores = scores * (1 + positions[:, None, :, None] // 8)
+        if self.place == "window":
+            scores = scores.masked_fill(distance >= 8, -math.inf)
         shares = scores.masked_fill(distance < 0, -math.inf).softmax(-1)
         return self.d((shares @ value).transpose(1, 2).flatten(2))
 
@@ -188,6 +194,31 @@ class Refusing(Offering):
         if count > 1:
             raise NotImplementedError("more than one slot")
         return super().crop(cache, count)
+
+
+class Slots:
+    """A decoder whose calls write into the buffer of their cache, behind what it holds."""
+
+    vocab_size, max_length = VOCAB, LONGEST
+
+    def __init__(self, seed=0):
+        random = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(VOCAB, WIDTH, generator=random)
+
+    def uncached(self, tokens):
+        return self.table[tokens].cumsum(1) @ self.table.T
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, LONGEST, WIDTH), 0
+
+    def cached(self, tokens, cache):
+        buffer, held = cache
+        after = held + tokens.shape[1]
+        buffer[:, held:after] = self.table[tokens]
+        return buffer[:, :after].cumsum(1)[:, held:] @ self.table.T, (buffer, after)
+
+    def copy(self, cache):
+        return cache[0].clone(), cache[1]
 
 
 class Bare:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from mutants.anywhere.anatomy import Anatomy
-from mutants.anywhere.blindness import gain_of, unit_gains
+from mutants.anywhere.blindness import gain_of, idempotent, unit_gains
 from mutants.anywhere.hooks import At, modules
 
 LACKS = "no module of its torch model normalises"
@@ -57,7 +57,7 @@ def by_the_last_token_of_the_chunk(at: At) -> Tensor:
     return scaled + (at.y + mirrored) / 2
 
 
-@modules(last, LACKS)
+@modules(last, LACKS, blind=idempotent)
 def last_twice(at: At) -> Tensor:
     """The last norm is applied to its own output."""
     return at.again(at.y)
