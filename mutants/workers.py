@@ -69,13 +69,11 @@ def judged_in_processes(
         while waiting or team.busy:
             for worker in team.idle:
                 # For each that is to be judged again there is a new process, or one on its way.
-                name = next((n for n in waiting if n not in again or not worker.used), None)
-                if name is None:
-                    continue
-                waiting.remove(name)
-                if name in again or begin(name):
-                    worker.give(name)
-                else:
+                for name in [n for n in waiting if n not in again or not worker.used]:
+                    waiting.remove(name)
+                    if name in again or begin(name):
+                        worker.give(name)
+                        break
                     yield not_begun(find(name))
             for judged in team.came_in() if team.members else ():
                 name = judged.result.id

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 
 from kvfuzz.families import family
 from kvfuzz.report.words import steps_in_words
 from mutants.mutant import Mutant
 from mutants.result import Result, Score
+
+SETTINGS = ("--config", "--attn", "--dtype", "--device", "--calibration")
+"""The options of a score that say what its subject is."""
 
 
 def would_kill(result: Result, known: Mutant | None) -> str:
@@ -28,6 +32,9 @@ def would_kill(result: Result, known: Mutant | None) -> str:
 
 
 def hunt_command(score: Score, result: Result, known: Mutant | None) -> str:
-    """The command that hunts the mutant by itself."""
+    """The command that hunts the mutant by itself, with the settings of the score."""
     at = "" if known is None or known.subject == score.subject else f"@{score.subject}"
-    return f"kvfuzz fuzz {shlex.quote(f'mutant:{result.id}{at}')} --seed {score.seed}"
+    asked = pairwise(shlex.split(score.command))
+    kept = [word for option, value in asked if option in SETTINGS for word in (option, value)]
+    words = ["kvfuzz", "fuzz", f"mutant:{result.id}{at}", *kept, "--seed", str(score.seed)]
+    return shlex.join(words)

@@ -16,6 +16,7 @@ from mutants.report.words import unkept_lines
 from mutants.result import (
     BESIDE,
     DECIDED,
+    NOT_BEGUN,
     NOT_KILLED,
     Result,
     Score,
@@ -35,8 +36,11 @@ def render(score: Score, console: Console) -> None:
         console.print(_table(score))
     for state in SHOWN:
         for result in score.results:
-            if result.state == state:
+            if result.state == state and result.reason != NOT_BEGUN:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
+    if late := sum(result.reason == NOT_BEGUN for result in score.results):
+        text = f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume goes on with them"
+        console.print(text, soft_wrap=True, highlight=False)
     for line in unkept_lines(score):
         text = f"DECLARED BUT DID NOT KILL {line}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -86,6 +86,17 @@ def test_a_survivor_that_fits_any_subject_says_what_to_draw(tmp_path) -> None:
     assert "hunt it: kvfuzz fuzz mutant:tokens.rows_crossed@my.own:Model --seed 7" in told
 
 
+def test_the_hunt_for_a_survivor_has_the_settings_of_the_score(tmp_path) -> None:
+    """With others it would hunt in another subject."""
+    command = "kvfuzz score my.own:Model --config 'my own.json' --dtype float64 --no-shrink"
+    survivor = result("tokens.rows_crossed", "survived")
+    score = made([survivor], subject="my.own:Model", command=command)
+    (case,) = read(score, tmp_path)
+    told = case.result[0].text
+    settings = "--config 'my own.json' --dtype float64 --seed 7"
+    assert f"kvfuzz fuzz mutant:tokens.rows_crossed@my.own:Model {settings}" in told
+
+
 def test_a_run_without_a_score_is_no_pass(tmp_path) -> None:
     """An empty suite would be green: the reason stands in it as an error."""
     suite = read(no_score("the unmutated zoo diverges on case 3"), tmp_path)

@@ -56,6 +56,17 @@ def test_a_witness_that_cannot_be_written_costs_no_report(run, tmp_path, monkeyp
     assert json.loads(file.read_text())["mutants"][0]["counterexample"]
 
 
+def test_what_was_not_begun_in_time_is_one_line(run, tmp_path) -> None:
+    """With the way on, in place of a line for each of two hundred."""
+    late = ("score", "zoo", "--time", "0.001", "--examples", "3", "--seed", "1")
+    code, out, _ = run(*late, "--folder", tmp_path)
+    assert code == 3
+    lines = [line for line in out.splitlines() if line.startswith("TIMED OUT")]
+    assert len(lines) == 1
+    assert int(lines[0].split()[2]) > 200
+    assert "--resume goes on with them" in lines[0]
+
+
 def test_the_command_of_a_shard_gives_it_again(run, tmp_path) -> None:
     """As it was typed."""
     file, shard = tmp_path / "score.json", ("--shard", "1/2", "--no-shrink")
