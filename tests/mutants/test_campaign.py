@@ -484,7 +484,7 @@ def test_a_process_that_is_lost_while_it_starts_is_replaced(monkeypatch):
 FIRST = """
 import os, signal, time
 from mutants import workers
-with workers._one_thread_and_deaf():
+with workers._deaf():
     process = workers._SPAWN.Process(target=time.sleep, args=(1,))
     process.start()
 os.kill(process.pid, signal.SIGINT)
