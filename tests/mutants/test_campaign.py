@@ -79,8 +79,7 @@ def deadly(tmp_path, monkeypatch):
     sys.modules.pop("deadly", None)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(deadly, workers):
+def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(deadly):
     """Real processes that really die: each is a state of its own, and the others are judged."""
     ids = (*(f"deadly.{name}" for name in (*DEADLY, "hangs")), KILLED, "append.prepends")
     found = score(
@@ -88,7 +87,7 @@ def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(dea
         ids=ids,
         seed=1,
         examples=10,
-        workers=workers,
+        workers=2,
         shrink=False,
         limits=Limits(seconds=5, megabytes=300),
     )
@@ -198,9 +197,8 @@ def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
     """With nothing to spend the witness is a case as it was drawn; with plenty the smallest."""
 
     def witness(calls):
-        found = score(
-            "zoo", ids=("append.later_chunk_replaces_all",), seed=4, limits=Limits(calls=calls)
-        )
+        ids, limits = ("append.later_chunk_replaces_all",), Limits(calls=calls)
+        found = score("zoo", ids=ids, seed=4, examples=50, limits=limits)
         assert found.results[0].witness["verdict"]["status"] == "diverged"
         return Case.from_json(found.results[0].witness["case"]), found.cases
 
@@ -393,10 +391,10 @@ def run_and_kill(folder, seed, done, resume):
     return process.wait()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, seed):
+def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path):
     """Always in the midst of its work, each time further on, and then resumed to its end.
     `benchmarks/resuming.py` does it thirty times, by the clock. Its workers end with it, too."""
+    seed = 1
     whole = score("zoo", ids=SEVERAL, seed=seed, examples=20, shrink=False)
     moments = sorted(random.Random(seed).sample(range(7), KILLS))
     codes = [run_and_kill(tmp_path, seed, done, n > 0) for n, done in enumerate(moments)]

@@ -131,7 +131,7 @@ def test_each_element_has_two_mutants():
 def measured():
     """Two mutants for each element, on the cases of one seed."""
     ids = tuple(name for pair in TWO_EACH.values() for name in pair)
-    return schedule_json(score("zoo", ids=ids, seed=0, examples=100, matrix=True, shrink=False))
+    return schedule_json(score("zoo", ids=ids, seed=0, examples=60, matrix=True, shrink=False))
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
