@@ -107,7 +107,12 @@ def test_a_score_is_made_with_the_leeway_of_its_calibration():
     calibration = Calibration("zoo", 0, 1, {}, lanes, path="c.json")
     plain, loose = (
         score(
-            "zoo", ids=["scale.values_too_large"], options=options, seed=0, shrink=False, workers=0
+            "zoo",
+            ids=["scale.values_too_large"],
+            options=options,
+            seed=0,
+            examples=60,
+            shrink=False,
         )
         for options in (Options(dtype="float32"), Options("cpu", "float32", {}, calibration))
     )

@@ -206,7 +206,8 @@ def test_one_process_and_two_others_give_the_same_table():
 
 def test_the_witness_is_shrunk_and_names_the_subject_that_replays_it():
     """From whatever case killed it to the smallest that does."""
-    result = score("zoo", ids=("append.later_chunk_replaces_all",), seed=4).results[0]
+    asked = {"ids": ("append.later_chunk_replaces_all",), "seed": 4, "examples": 60}
+    result = score("zoo", **asked).results[0]
     case = result.witness["case"]
     assert result.witness["subject"] == "mutant:append.later_chunk_replaces_all"
     assert (case["tokens"], case["schedule"]) == ([[0, 0, 0]], [1, 2])
