@@ -10,6 +10,7 @@ from kvfuzz.hunt import fuzz
 from kvfuzz.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
 from kvfuzz.zoo.config import DecoderConfig
 from mutants.registry import find
+from tests.subjects.seeds import SEEDS
 
 STORIES = {
     "position.one_too_far": (1,),
@@ -63,7 +64,7 @@ PROGRAMS = {
 """What each shrinks to: the schedule, and the tokens of each row."""
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("mutant_id", "program"), PROGRAMS.items())
 def test_a_fault_of_an_operation_shrinks_to_its_program(mutant_id, program, seed):
     """With the fewest steps and tokens, on the plainest decoder that has the fault; tokens of

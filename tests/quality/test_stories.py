@@ -6,6 +6,7 @@ import torch
 import kvfuzz
 from kvfuzz.schedule import schedule_text
 from tests.subjects.recomputing import Held, Recomputes
+from tests.subjects.seeds import SEEDS
 
 
 class CropsOneLess(Recomputes):
@@ -128,7 +129,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("subject", "story"), STORIES.items(), ids=lambda item: str(item))
 def test_a_fault_shrinks_to_its_story(subject, story, seed):
     """The fewest steps and tokens, and only as many rows as the fault needs."""
