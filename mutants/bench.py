@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ _NONE = object()
 
 def _hunt(plan: Plan) -> str:
     """The command that hunts on the cases of `plan`."""
-    asked = f"kvfuzz fuzz {plan.subject} --seed {plan.seed} --examples {plan.examples}"
+    asked = f"kvfuzz fuzz {shlex.quote(plan.subject)} --seed {plan.seed} --examples {plan.examples}"
     options = plan.options
     asked += f" --dtype {options.dtype}" if options.dtype else ""
     asked += f" --device {options.device}" if options.device != "cpu" else ""

@@ -23,7 +23,7 @@ LONGEST = 300
 LONGEST_COMMAND = 4000
 """A command is of use only whole."""
 LINES = 20
-"""Lines of one list that are shown: what has changed since a baseline."""
+"""Lines of one list that are shown: of what has changed since a baseline, of what is unkept."""
 LEFT_OUT = 100
 """Bytes that are kept free for the line that says how many mutants were left out."""
 SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")

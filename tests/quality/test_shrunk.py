@@ -10,7 +10,7 @@ from kvfuzz.hunt import fuzz
 from kvfuzz.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
 from kvfuzz.zoo.config import DecoderConfig
 from mutants.registry import find
-from tests.subjects.seeds import SEEDS
+from tests.seeds import SEEDS
 
 STORIES = {
     "position.one_too_far": (1,),

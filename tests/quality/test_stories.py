@@ -5,8 +5,8 @@ import torch
 
 import kvfuzz
 from kvfuzz.schedule import schedule_text
+from tests.seeds import SEEDS
 from tests.subjects.recomputing import Held, Recomputes
-from tests.subjects.seeds import SEEDS
 
 
 class CropsOneLess(Recomputes):
