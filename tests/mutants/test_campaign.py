@@ -553,6 +553,16 @@ def test_a_second_voice_of_a_process_is_not_listened_to(package, body, state):
     assert len(found.placebos) == len(select("zoo")[1]) - 1
 
 
+def test_a_child_that_a_fault_left_costs_no_process(package, monkeypatch):
+    """It ends before it speaks: what it said would end the process that it comes from."""
+    started = []
+    real = workers._Team._new
+    monkeypatch.setattr(workers._Team, "_new", lambda team: started.append(1) or real(team))
+    ids = (*package("os.fork()\nreturn real"), "append.prepends")
+    score("zoo", ids=ids, seed=1, examples=5, workers=1, shrink=False)
+    assert len(started) == 1
+
+
 def test_a_result_that_does_not_come_back_forbids_a_score(monkeypatch):
     """Whatever lost it: what is not there cannot be counted."""
     real = scoring.judged_in_processes
