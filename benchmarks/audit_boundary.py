@@ -16,15 +16,15 @@ from itertools import permutations
 
 import torch
 
-from kvfuzz.audit import schedules
-from kvfuzz.findings import largest
-from kvfuzz.generate import generate_uncached
-from kvfuzz.interventions import one_by_one, position_differences
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.subject import Subject
-from kvfuzz.zoo.checkpoint import CONFIG, MAX_LOSS, PATTERNS, Recipe, train
-from kvfuzz.zoo.decoder import Decoder
-from kvfuzz.zoo.weights import Parameters
+from kvfuzz.audit.audit import schedules
+from kvfuzz.audit.findings import largest
+from kvfuzz.audit.generate import generate_uncached
+from kvfuzz.audit.sabotage import one_by_one, position_differences
+from kvfuzz.subjects.protocol import Subject
+from kvfuzz.subjects.run import run_cached, run_uncached
+from kvfuzz.subjects.zoo.checkpoint import CONFIG, MAX_LOSS, PATTERNS, Recipe, train
+from kvfuzz.subjects.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.weights import Parameters
 
 SEEDS = 32
 

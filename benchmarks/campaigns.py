@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-KVFUZZ = [sys.executable, "-c", "from kvfuzz.cli import main; raise SystemExit(main())"]
+KVFUZZ = [sys.executable, "-c", "from kvfuzz.cli.main import main; raise SystemExit(main())"]
 TIMES = ("seconds", "witness")
 
 

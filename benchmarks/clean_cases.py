@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from kvfuzz.errors import KvfuzzError
-from kvfuzz.expectations import read_expectations
-from kvfuzz.hunt import Hunt, fuzz
-from kvfuzz.loading import Options
 from kvfuzz.report.text import hunt_text
-from kvfuzz.zoo.presets import PRESETS
+from kvfuzz.search.hunt import Hunt, fuzz
+from kvfuzz.search.known_divergences import read_expectations
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.zoo.presets import PRESETS
 
 EXPECTED = Path(__file__).with_name("exclusions") / "transformers.json"
 ZOO = ("zoo", *(f"zoo:{name}" for name in PRESETS))

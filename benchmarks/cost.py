@@ -24,18 +24,18 @@ import click
 import torch
 from torch import Tensor
 
-from kvfuzz.case import Case
-from kvfuzz.hunt import fuzz
-from kvfuzz.layout import layout
-from kvfuzz.loading import Options, as_factory, load
-from kvfuzz.noise import logits_noise
-from kvfuzz.rounds import drawn_cases
-from kvfuzz.run import Refused, Rows, run_cached, run_uncached
-from kvfuzz.strategies import space_of
-from kvfuzz.subject import Subject
-from mutants.bench import judged, left_changed
-from mutants.registry import select
-from mutants.score import prepared_bench
+from kvfuzz.case.case import Case
+from kvfuzz.case.layout import layout
+from kvfuzz.oracle.noise import logits_noise
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.strategies import space_of
+from kvfuzz.subjects.loading import Options, as_factory, load
+from kvfuzz.subjects.protocol import Subject
+from kvfuzz.subjects.run import Refused, Rows, run_cached, run_uncached
+from mutants.campaign.bench import judged, left_changed
+from mutants.campaign.score import prepared_bench
+from mutants.library.registry import select
 
 SEEDS = 5
 

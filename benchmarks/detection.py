@@ -34,16 +34,17 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from kvfuzz.agreement import compare_paths
-from kvfuzz.case import Case
-from kvfuzz.parallel import pool
-from kvfuzz.reference import Reference, reference
-from kvfuzz.run import run_cached
-from kvfuzz.tolerance import epsilon, factor
-from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
-from mutants.mutant import Mutant
-from mutants.registry import find, library
+from kvfuzz.case.case import Case
+from kvfuzz.oracle.agreement import compare_paths
+from kvfuzz.oracle.reference import Reference, reference
+from kvfuzz.oracle.tolerance import factor
+from kvfuzz.search.pool import pool
+from kvfuzz.subjects.dtypes import epsilon
+from kvfuzz.subjects.run import run_cached
+from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
+from mutants.library.mutant import Mutant
+from mutants.library.registry import find, library
 
 DTYPES = ("float64", "float32")
 SHARE = 99  # in %: what counts as caught, and what a parametric mutant promises
@@ -260,7 +261,7 @@ def _parametric(positions: str) -> list[Mutant]:
 
 def _ratios(subject: Any, case: Case, expected: Reference) -> Ratios:
     """The largest difference of the cached path of `subject`, as each policy sees it. The first is
-    the excess by which `kvfuzz.agreement.check_against` judges."""
+    the excess by which `kvfuzz.oracle.agreement.check_against` judges."""
     actual = run_cached(subject, case)
     assert expected.logits is not None
     uncached = expected.logits.double()

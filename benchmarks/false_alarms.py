@@ -35,16 +35,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvfuzz.agreement import check_against
-from kvfuzz.case import DTYPES, Case
+from kvfuzz.case.case import DTYPES, Case
 from kvfuzz.errors import UsageError
-from kvfuzz.loading import Options, load
-from kvfuzz.parallel import pool
-from kvfuzz.reference import reference
-from kvfuzz.run import seeded
-from kvfuzz.subject import Factory, Subject
-from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.oracle.agreement import check_against
+from kvfuzz.oracle.reference import reference
+from kvfuzz.search.pool import pool
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.protocol import Factory, Subject
+from kvfuzz.subjects.run import seeded
+from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
 
 DTYPE_SHARES = {"float64": 0.2, "float32": 0.4, "bfloat16": 0.2, "float16": 0.2}
 FAMILY_SHARES = {"zoo": 0.8, "transformers": 0.2}

@@ -28,10 +28,10 @@ import kvfuzz
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kvfuzz.layout import layout
-from kvfuzz.loading import Options, as_factory, load
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.subject import Factory
+from kvfuzz.case.layout import layout
+from kvfuzz.subjects.loading import Options, as_factory, load
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import run_cached, run_uncached
 from tests.quality.injected.bench import Bench
 from tests.quality.injected.faults import FAULTS
 from tests.subjects import decoders

@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kvfuzz.schedule import entry_from_json, schedule_text
+from kvfuzz.case.schedule import entry_from_json, schedule_text
 
 COLLECTION = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 SLUGS = [bug["slug"] for bug in COLLECTION["bugs"]]
@@ -181,7 +181,7 @@ def shown(
 def kvfuzz(words: list[Any], packages: Path, result: Path) -> dict[str, Any]:
     """What `kvfuzz WORDS` writes as JSON with `packages` before those of this environment; the
     verdict `error` and its `problems` if it writes nothing."""
-    command = [sys.executable, "-m", "kvfuzz.cli", *map(str, words), "--json", str(result)]
+    command = [sys.executable, "-m", "kvfuzz.cli.main", *map(str, words), "--json", str(result)]
     paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     result.unlink(missing_ok=True)

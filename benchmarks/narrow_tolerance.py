@@ -1,5 +1,5 @@
-"""Measure the honest difference of narrow decoders: behind the constants of `kvfuzz.tolerance` that
-are fallen back to where noise cannot be measured.
+"""Measure the honest difference of narrow decoders: behind the constants of
+`kvfuzz.oracle.tolerance` that are fallen back to where noise cannot be measured.
 
     python benchmarks/narrow_tolerance.py --checks 20000 --dtype float64
 
@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kvfuzz.case import DTYPES, Case
-from kvfuzz.compare import compare
-from kvfuzz.injection import Faulty
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.tolerance import constant, factor
-from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.case.case import DTYPES, Case
+from kvfuzz.oracle.compare import compare
+from kvfuzz.oracle.tolerance import constant, factor
+from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.run import run_cached, run_uncached
+from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
 
 SIZES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 WIDE = 8
@@ -53,7 +53,7 @@ def main(checks: int, dtype: str, seed: int, faulty_every: int) -> None:
             continue
         band = next(name for name, (low, high) in BANDS.items() if low <= decoder.width <= high)
         for size in SIZES:
-            faulty = Faulty(decoder, ["kvfuzz.zoo.cached:store"], _scaled(size))
+            faulty = Faulty(decoder, ["kvfuzz.subjects.zoo.cached:store"], _scaled(size))
             ratio = _ratio(faulty, decoder, case)
             caught[f"{band}, own factor"][size].append(ratio > factor(kind, decoder.width))
             caught[f"{band}, factor of 8"][size].append(ratio > factor(kind, WIDE))

@@ -18,17 +18,17 @@ from pathlib import Path
 import click
 import torch
 
-from kvfuzz.case import Case
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import load
-from kvfuzz.location import Location
-from kvfuzz.parallel import pool
-from mutants.mutant import Mutant
-from mutants.nearest import nearest
-from mutants.patterns import located, shown
-from mutants.registry import find, library
-from mutants.subjects import mutated
-from mutants.twins import near_twins
+from kvfuzz.case.case import Case
+from kvfuzz.localize.location import Location
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.pool import pool
+from kvfuzz.subjects.loading import load
+from mutants.equivalence.twins import near_twins
+from mutants.library.mutant import Mutant
+from mutants.library.mutant_scheme import mutated
+from mutants.library.registry import find, library
+from mutants.similar.nearest import nearest
+from mutants.similar.store import located, shown
 
 LeftOut = Callable[[Mutant], Collection[str]]
 

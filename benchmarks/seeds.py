@@ -12,8 +12,8 @@ from collections import Counter
 import click
 import torch
 
-from mutants.result import Score
-from mutants.score import score
+from mutants.campaign.result import Score
+from mutants.campaign.score import score
 
 
 @click.command()

@@ -1,4 +1,9 @@
-"""What kvfuzz refuses, and the exit code that each refusal ends a command with."""
+"""Errors that kvfuzz raises, the exit code each ends a command with, and their wording."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class KvfuzzError(Exception):
@@ -59,3 +64,9 @@ def printable(text: str) -> str:
     lines = text.strip().splitlines() or [""]
     cut = lines[0] if len(lines[0]) <= LONGEST_LINE else f"{lines[0][: LONGEST_LINE - 3]}..."
     return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)` for the known words close to `word`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 import torch
 
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 
 torch.set_num_threads(1)
 # The tests' own properties: the same cases each time, here as in CI.
@@ -15,7 +15,7 @@ hypothesis.settings.load_profile("tests")
 @pytest.fixture
 def run(capsys):
     """Run the command line in this process; returns (exit code, stdout, stderr)."""
-    from kvfuzz.cli import main
+    from kvfuzz.cli.main import main
 
     def run(*args):
         code = main([str(arg) for arg in args])

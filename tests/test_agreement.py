@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.agreement import check, quick_check
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.oracle.agreement import check, quick_check
+from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects import models
 
 CASE = Case(((1, 2, 3, 4), (5, 6, 7, 8)), (2, 1, 1))

@@ -11,14 +11,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from kvfuzz.audit import BOUNDARY, audit, schedules
+from kvfuzz.audit.audit import BOUNDARY, audit, schedules
+from kvfuzz.audit.findings import largest
+from kvfuzz.audit.report import render
+from kvfuzz.audit.sabotage import INTERVENTIONS, intervene
+from kvfuzz.case.files import to_json_text
 from kvfuzz.errors import Inconclusive
-from kvfuzz.files import to_json_text
-from kvfuzz.findings import largest
-from kvfuzz.injection import Faulty
-from kvfuzz.interventions import INTERVENTIONS, intervene
-from kvfuzz.report.audit import render
-from kvfuzz.zoo.checkpoint import MAX_LOSS, PATTERNS, train
+from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.zoo.checkpoint import MAX_LOSS, PATTERNS, train
 
 PLACEBO = replace(INTERVENTIONS[0], name="placebo", fault=lambda real: real)
 
@@ -35,7 +35,7 @@ def result(checkpoint):
 
 def faulty(target, fault):
     """A wrap that puts `fault` into the cached path for good."""
-    return lambda decoder: Faulty(decoder, [f"kvfuzz.zoo.cached:{target}"], fault)
+    return lambda decoder: Faulty(decoder, [f"kvfuzz.subjects.zoo.cached:{target}"], fault)
 
 
 class Shows:
@@ -241,7 +241,7 @@ def test_two_audits_give_equal_json_and_leave_torch_as_it_was(result):
 
 def test_the_command_writes_the_documented_keys(run, tmp_path, monkeypatch, checkpoint):
     """And exits with 0; the verdict is the last line."""
-    monkeypatch.setattr("kvfuzz.zoo.checkpoint.train", lambda: checkpoint)
+    monkeypatch.setattr("kvfuzz.subjects.zoo.checkpoint.train", lambda: checkpoint)
     code, out, _ = run("audit", "--json", tmp_path / "audit.json")
     assert code == 0
     assert out.splitlines()[-1].startswith("AGREED: largest difference ")

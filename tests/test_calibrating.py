@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvfuzz.calibrating import calibrate, default_path, in_force
-from kvfuzz.calibration import Calibration, Lane, read
-from kvfuzz.case import Case
-from kvfuzz.cli import main
-from kvfuzz.counterexample import environment_of
+from kvfuzz.case.case import Case
+from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.files import write_json
+from kvfuzz.cli.main import main
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
-from kvfuzz.files import write_json
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options
-from kvfuzz.reference import reference
-from kvfuzz.zoo.decoder import Decoder
-from mutants.score import score
+from kvfuzz.oracle.reference import reference
+from kvfuzz.search.calibrate import calibrate, default_path, in_force
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.calibration import Calibration, Lane, read
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.zoo.decoder import Decoder
+from mutants.campaign.score import score
 
 NUMERICS = "tests.subjects.numerics"
 COARSE = f"{NUMERICS}:Coarse"

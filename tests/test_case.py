@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase
-from kvfuzz.strategies import Space, cases
+from kvfuzz.search.strategies import Space, cases
 
 SPACE = Space(64, 12, ("float32", "float64"), choices={"window": (None, 3)}, fixed={"heads": 2})
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.causes import CAUSES, Facts, advice, cause_of
-from kvfuzz.resemblances import State, resemblance, table
-from kvfuzz.sites import KINDS, Site
+from kvfuzz.localize.causes import CAUSES, Facts, advice, cause_of
+from kvfuzz.localize.lookalikes import State, resemblance, table
+from kvfuzz.subjects.trace import KINDS, Site
 
 ROWS, LENGTH, WIDTH = 3, 5, 8
 GENERATOR = torch.Generator().manual_seed(3)

@@ -62,7 +62,7 @@ def baseline(tmp_path_factory) -> Path:
 
 def kvfuzz(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kvfuzz.cli", *arguments],
+        [sys.executable, "-m", "kvfuzz.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
@@ -206,8 +206,8 @@ def test_a_fresh_seed_is_fresh_in_ci(tmp_path) -> None:
     """Two hunts without a seed draw other cases, also as the same shard; under its seed each gives
     the same again."""
     script = (
-        "from kvfuzz.hunt import fuzz; from kvfuzz.rounds import drawn_cases;"
-        "from kvfuzz.strategies import space_of; from kvfuzz.loading import load;"
+        "from kvfuzz.search.hunt import fuzz; from kvfuzz.search.rounds import drawn_cases;"
+        "from kvfuzz.search.strategies import space_of; from kvfuzz.subjects.loading import load;"
         "space = space_of(load('zoo'));"
         "seeds = [fuzz('zoo', examples=1, shard=(1, 2)).seed for _ in range(2)];"
         "one, other = (repr(drawn_cases(space, seed, 10)) for seed in seeds);"

@@ -240,7 +240,7 @@ def test_output_that_cannot_be_written_ends_in_one_line(tmp_path):
     (tmp_path / "out").write_text("")
     with (tmp_path / "out").open() as unwritable:
         done = subprocess.run(
-            [sys.executable, "-m", "kvfuzz.cli", "fuzz", "--help"],
+            [sys.executable, "-m", "kvfuzz.cli.main", "fuzz", "--help"],
             stdout=unwritable, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
         )  # fmt: skip
     assert done.returncode == 2
@@ -251,7 +251,7 @@ def test_output_that_the_terminal_cannot_show_ends_in_one_line(tmp_path):
     """A name in Greek on a terminal that knows Latin letters only."""
     (tmp_path / "\N{GREEK SMALL LETTER LAMDA}").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "kvfuzz.cli", "replay", "\N{GREEK SMALL LETTER LAMDA}"],
+        [sys.executable, "-m", "kvfuzz.cli.main", "replay", "\N{GREEK SMALL LETTER LAMDA}"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"},
     )  # fmt: skip
@@ -278,7 +278,7 @@ class Slow(Summing):
 
 mark("born")
 if __name__ == "__main__":
-    from kvfuzz.cli import main
+    from kvfuzz.cli.main import main
     sys.exit(main(["fuzz", "slow:Slow", "-n", "2"]))
 """
 
@@ -365,7 +365,7 @@ def test_the_library_can_be_listed_and_one_fault_shown(run):
 def test_help_names_every_command_and_costs_no_torch():
     """A CLI's --help needs none of the heavy imports."""
     script = (
-        "import sys; from kvfuzz.cli import main; main(['--help']); main(['score', '--help']);"
+        "import sys; from kvfuzz.cli.main import main; main(['--help']); main(['score', '--help']);"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     done = subprocess.run(
@@ -378,7 +378,7 @@ def test_help_names_every_command_and_costs_no_torch():
 
 def test_the_installed_command_ends_with_the_verdict():
     """The console script passes the exit code on."""
-    command = [sys.executable, "-m", "kvfuzz.cli", "fuzz", "nosuch"]
+    command = [sys.executable, "-m", "kvfuzz.cli.main", "fuzz", "nosuch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

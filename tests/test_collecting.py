@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.collecting import collect, program_of
-from kvfuzz.counterexample import Counterexample, read
-from kvfuzz.hunt import fuzz
-from kvfuzz.schedule import Crop
+from kvfuzz.case.case import Case
+from kvfuzz.case.counterexample import Counterexample, read
+from kvfuzz.case.schedule import Crop
+from kvfuzz.search.collect import collect, program_of
+from kvfuzz.search.hunt import fuzz
 
 LOCATED = {"site": "0.cache", "step": 1, "position": 1}
 

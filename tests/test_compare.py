@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfuzz.case import Case
-from kvfuzz.compare import compare, judge
-from kvfuzz.tolerance import constant, factor
+from kvfuzz.case.case import Case
+from kvfuzz.oracle.compare import compare, judge
+from kvfuzz.oracle.tolerance import constant, factor
 
 CASE = Case(((1, 2, 3), (4, 5, 6)), (2, 1))
 

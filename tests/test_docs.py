@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvfuzz.cli import cli
-from mutants.registry import library
+from kvfuzz.cli.main import cli
+from mutants.library.registry import library
 from mutants.report.document import table
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def test_the_readmes_example_diverges_as_printed(tmp_path):
     session = blocks(README, "console")[0].splitlines()
     arguments = session[0].removeprefix("$ kvfuzz ").split()
     done = subprocess.run(
-        [sys.executable, "-m", "kvfuzz.cli", *arguments],
+        [sys.executable, "-m", "kvfuzz.cli.main", *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,

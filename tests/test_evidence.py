@@ -5,16 +5,16 @@ import math
 import pytest
 import torch
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
-from kvfuzz.cli import main
+from kvfuzz.case.case import Case
+from kvfuzz.cli.main import main
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.evidence import lost_precision
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import load
-from kvfuzz.replaying import replay
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.sensitivity import lost_precision
 from kvfuzz.report.text import hunt_text
-from kvfuzz.run import run_cached
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.replay import replay
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.run import run_cached
 from tests.subjects import models, numerics
 
 CASE = Case(((1, 5, 9, 2, 8, 3), (4, 4, 1, 0, 6, 7)), (2, 1, 1, 2))
@@ -96,7 +96,7 @@ def test_a_declared_rounding_is_exempt_and_has_a_bound_of_its_own():
 @pytest.mark.parametrize("dtype", [None, "float64"])
 def test_a_declared_rounding_hides_no_other_fault(dtype):
     """In both lanes a wrong slot still shows."""
-    from kvfuzz.loading import Options
+    from kvfuzz.subjects.loading import Options
 
     options = Options(dtype=dtype)
     assert fuzz(numerics.DeclaresWhatItRounds, examples=60, seed=0, options=options).verdict == (
@@ -211,7 +211,7 @@ def test_a_hunt_of_weak_cases_is_inconclusive():
         def new_cache(self, batch):
             return super().new_cache(batch), 0
 
-    from kvfuzz.loading import Options
+    from kvfuzz.subjects.loading import Options
 
     hunt = fuzz(Loud, examples=20, seed=0, options=Options(dtype="float32"))
     assert (hunt.verdict, hunt.rows) == ("inconclusive", 0)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import kvfuzz
-from kvfuzz.cli import main
+from kvfuzz.cli.main import main
 from kvfuzz.errors import UsageError
-from kvfuzz.expectations import Expectation, read_expectations
+from kvfuzz.search.known_divergences import Expectation, read_expectations
 from tests.subjects.recomputing import Recomputes
 
 

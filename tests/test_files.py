@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from kvfuzz.case.files import check_writable, to_json_text, write_text
 from kvfuzz.errors import UsageError
-from kvfuzz.files import check_writable, to_json_text, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from kvfuzz.audit.generate import Sampling, generate_cached, generate_uncached, next_token
 from kvfuzz.errors import UsageError
-from kvfuzz.generate import Sampling, generate_cached, generate_uncached, next_token
-from kvfuzz.zoo.config import DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,18 @@ import pytest
 from hypothesis.errors import UnsatisfiedAssumption
 
 import kvfuzz
-from kvfuzz.assertions import assert_agrees
-from kvfuzz.case import Case
-from kvfuzz.driving import _Driver, simplest
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop, Fork, Padded
+from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options, load
-from kvfuzz.replaying import replay
 from kvfuzz.report.text import hunt_text
-from kvfuzz.rounds import Plan, drawn_cases
-from kvfuzz.schedule import Crop, Fork, Padded
-from kvfuzz.strategies import Balance, space_of
-from kvfuzz.verdict import Verdict
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.hypothesis_run import _Driver, simplest
+from kvfuzz.search.replay import replay
+from kvfuzz.search.rounds import Plan, drawn_cases
+from kvfuzz.search.strategies import Balance, space_of
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.testing.assertions import assert_agrees
 from tests.subjects import models
 
 MODELS = "tests.subjects.models"

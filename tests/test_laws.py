@@ -4,12 +4,13 @@ import pytest
 import torch
 
 import kvfuzz
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop, Fork, Reorder, Reset, Restore
 from kvfuzz.errors import UsageError
-from kvfuzz.laws import COMPANIONS, LAWS, check_law
-from kvfuzz.loading import load
-from kvfuzz.schedule import Crop, Fork, Reorder, Reset, Restore
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.oracle.laws import COMPANIONS, LAWS
+from kvfuzz.search.judge import check_law
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects.recomputing import Recomputes
 
 ROWS = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10))

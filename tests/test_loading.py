@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
-from kvfuzz.loading import Options, as_factory, load
+from kvfuzz.subjects.loading import Options, as_factory, load
 from tests.subjects import models
 
 MODELS = Path(models.__file__)
@@ -141,7 +141,7 @@ def test_a_device_that_is_not_there_is_refused(device):
 
 def test_every_preset_of_the_zoo_loads():
     """And every value that the zoo draws makes a decoder."""
-    from kvfuzz.zoo.presets import CHOICES, PRESETS
+    from kvfuzz.subjects.zoo.presets import CHOICES, PRESETS
 
     for preset in PRESETS:
         assert load(f"zoo:{preset}").limits().vocab_size == 64

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch.nn.modules import module as torch_modules
 
 import kvfuzz
-from kvfuzz.case import Case
-from kvfuzz.counterexample import counterexample
+from kvfuzz.case.case import Case
+from kvfuzz.case.counterexample import counterexample
+from kvfuzz.case.schedule import Crop, Padded, Reorder
 from kvfuzz.errors import InvalidCase
-from kvfuzz.loading import as_factory, load
-from kvfuzz.replaying import locate_file, replay
 from kvfuzz.report.text import hunt_text
-from kvfuzz.schedule import Crop, Padded, Reorder
-from kvfuzz.strategies import cases, space_of
-from mutants.registry import find, library
+from kvfuzz.search.replay import locate_file, replay
+from kvfuzz.search.strategies import cases, space_of
+from kvfuzz.subjects.loading import as_factory, load
+from mutants.library.registry import find, library
 from tests.subjects import decoders, models, numerics
 from tests.subjects.decoders import (
     AllocatedDecoder,
@@ -462,7 +462,7 @@ def test_a_package_whose_nearest_faults_fail_is_noted(monkeypatch):
         def load(self):
             raise RuntimeError("no patterns")
 
-    monkeypatch.setattr("kvfuzz.locating.entry_points", lambda group: [Broken()])
+    monkeypatch.setattr("kvfuzz.localize.locate.entry_points", lambda group: [Broken()])
     found = kvfuzz.locate(decoders.WritesEarlyDecoder, PLAIN)
     assert found.first is not None
     assert found.notes[-1] == (

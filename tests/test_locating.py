@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.case import Case
-from kvfuzz.causes import advice_for, ordinal
-from kvfuzz.injection import Faulty
-from kvfuzz.loading import load
-from kvfuzz.locating import locate
-from kvfuzz.sites import KINDS, Site
-from kvfuzz.states import compared_states, difference_map, first_state
-from kvfuzz.strategies import cases, space_of
-from kvfuzz.zoo.decoder import Decoder
+from kvfuzz.case.case import Case
+from kvfuzz.localize.causes import advice_for, ordinal
+from kvfuzz.localize.locate import locate
+from kvfuzz.localize.traced_states import compared_states, difference_map, first_state
+from kvfuzz.search.strategies import cases, space_of
+from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.trace import KINDS, Site
+from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects import models
 
 CASE = Case(((1, 2, 3, 4), (9, 8, 7, 6)), (2, 1, 1), dtype="float64")
@@ -46,11 +46,11 @@ def bumped(real):
 @pytest.mark.parametrize(("stage", "site"), STAGES.items())
 def test_a_fault_in_a_stage_is_found_at_its_site(stage, site):
     """Each stage of the cached path has a site of its own, with its row and its line."""
-    subject = Faulty(Decoder(dtype="float64"), [f"kvfuzz.zoo.cached:{stage}"], bumped)
+    subject = Faulty(Decoder(dtype="float64"), [f"kvfuzz.subjects.zoo.cached:{stage}"], bumped)
     found = first_state(subject, CASE)
     assert str(found.site) == site
     assert (found.step, found.row, found.position) == (0, 1, 1)
-    assert found.source.file == "kvfuzz/zoo/cached.py"
+    assert found.source.file == "kvfuzz/subjects/zoo/cached.py"
 
 
 def test_an_earlier_step_comes_before_an_earlier_site():
@@ -60,7 +60,7 @@ def test_an_earlier_step_comes_before_an_earlier_site():
         return lambda config, cache, tokens: real(config, cache, tokens) + (cache.length >= 2)
 
     found = first_state(
-        Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:position_index"], late), CASE
+        Faulty(Decoder(dtype="float64"), ["kvfuzz.subjects.zoo.cached:position_index"], late), CASE
     )
     assert (found.step, found.position, str(found.site)) == (1, 2, "position")
     assert advice_for(found.site, found.row, found.position) == (
@@ -74,7 +74,9 @@ def test_missing_entries_of_a_cache_are_named():
     def drops(real):
         return lambda cache, layer, k, v: real(cache, layer, k[:, :, :-1], v[:, :, :-1])
 
-    found = first_state(Faulty(Decoder(dtype="float64"), ["kvfuzz.zoo.cached:store"], drops), CASE)
+    found = first_state(
+        Faulty(Decoder(dtype="float64"), ["kvfuzz.subjects.zoo.cached:store"], drops), CASE
+    )
     assert str(found.site) == "0.cache"
     assert found.missing == "holds 1 of the 2 positions due"
 
@@ -99,12 +101,12 @@ def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
     def tiny(real):
         return lambda config, w, tokens, index: real(config, w, tokens, index) * (1 + 1e-8)
 
-    from kvfuzz.subject import Factory
+    from kvfuzz.subjects.protocol import Factory
 
     clean = load("zoo")
     factory = Factory(
         "tiny",
-        lambda *a: Faulty(clean.build(*a), ["kvfuzz.zoo.cached:embed"], tiny),
+        lambda *a: Faulty(clean.build(*a), ["kvfuzz.subjects.zoo.cached:embed"], tiny),
         clean.dtypes,
         clean.choices,
     )
@@ -130,7 +132,7 @@ def test_the_states_of_a_step_that_raises_are_compared_up_to_there():
 
         return (lambda *a: norm(*a) * 2), dead
 
-    targets = ["kvfuzz.zoo.cached:final_norm", "kvfuzz.zoo.cached:readout"]
+    targets = ["kvfuzz.subjects.zoo.cached:final_norm", "kvfuzz.subjects.zoo.cached:readout"]
     found = first_state(Faulty(Decoder(dtype="float64"), targets, wrong_then_dead), CASE)
     assert str(found.site) == "final_norm"
 

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import as_factory
-from kvfuzz.paths import which_agree
+from kvfuzz.case.case import Case
+from kvfuzz.case.verdict import Difference, Verdict
+from kvfuzz.localize.paths import which_agree
 from kvfuzz.report.text import divergence_text, hunt_text
-from kvfuzz.subject import Factory
-from kvfuzz.verdict import Difference, Verdict
-from mutants.registry import find
-from mutants.subjects import mutated
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.loading import as_factory
+from kvfuzz.subjects.protocol import Factory
+from mutants.library.mutant_scheme import mutated
+from mutants.library.registry import find
 from tests.subjects import models
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?"
@@ -35,7 +35,7 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "  impact: the likeliest token changes at # of # positions, KL divergence up to # nats, "
         "relative L2 #",
         "  first divergence: position record of row 0, step 3, position 2, by # where # is allowed",
-        '    kvfuzz/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 else '
+        '    kvfuzz/subjects/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 else '
         "index[..., None])",
         "  look first at: the position index of the third token (it is 1, and should be 2)",
         "  evidence: positions differ; keys and values of the new tokens differ; keys and values "

@@ -5,18 +5,19 @@ from contextlib import suppress
 import pytest
 import torch
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import as_factory, load
-from kvfuzz.noise import DRAWS, Unmeasurable, logits_noise, states_noise, step
+from kvfuzz.case.case import Case
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.noise import DRAWS, Unmeasurable, logits_noise, states_noise, step
+from kvfuzz.oracle.tolerance import measured
 from kvfuzz.report.text import hunt_text
-from kvfuzz.run import run_uncached
-from kvfuzz.tolerance import compute_dtype, measured
-from kvfuzz.twin import Twin, perturbing, signs
-from kvfuzz.zoo.config import DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
-from kvfuzz.zoo.presets import PRESETS
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.dtypes import compute_dtype
+from kvfuzz.subjects.float64 import Twin, perturbing, signs
+from kvfuzz.subjects.loading import as_factory, load
+from kvfuzz.subjects.run import run_uncached
+from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.presets import PRESETS
 from tests.subjects import models, numerics
 
 ROWS = ((1, 5, 9, 2, 8, 3, 3, 7), (6, 2, 2, 9, 1, 4, 10, 0))
@@ -311,7 +312,7 @@ def test_more_draws_never_lower_the_noise(monkeypatch):
     """The largest of them counts."""
     subject = Decoder(seed=2, dtype="float64")
     four = noise_of(subject, torch.float64)
-    monkeypatch.setattr("kvfuzz.noise.DRAWS", 1)
+    monkeypatch.setattr("kvfuzz.oracle.noise.DRAWS", 1)
     one = noise_of(subject, torch.float64)
     assert bool((one <= four).all())
     assert bool((one < four).any())

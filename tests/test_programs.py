@@ -8,14 +8,10 @@ import torch
 from hypothesis import given
 
 import kvfuzz
-from kvfuzz.case import Case
-from kvfuzz.driving import simplest
-from kvfuzz.errors import InvalidCase, InvalidSubject
-from kvfuzz.families import elements, family
-from kvfuzz.layout import layout
-from kvfuzz.loading import as_factory
-from kvfuzz.run import POISON, run_cached
-from kvfuzz.schedule import (
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import elements, family
+from kvfuzz.case.layout import layout
+from kvfuzz.case.schedule import (
     Crop,
     Fork,
     New,
@@ -26,9 +22,13 @@ from kvfuzz.schedule import (
     Switch,
     schedule_text,
 )
-from kvfuzz.strategies import cases, space_of
-from kvfuzz.subject import offers_of
-from kvfuzz.tracing.recording import Watched, recorded
+from kvfuzz.errors import InvalidCase, InvalidSubject
+from kvfuzz.localize.operations.record import Watched, recorded
+from kvfuzz.search.hypothesis_run import simplest
+from kvfuzz.search.strategies import cases, space_of
+from kvfuzz.subjects.loading import as_factory
+from kvfuzz.subjects.protocol import offers_of
+from kvfuzz.subjects.run import POISON, run_cached
 from tests.subjects import models
 from tests.subjects.recomputing import Recomputes
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.counterexample import read
+from kvfuzz.case.counterexample import read
 from kvfuzz.errors import InvalidCounterexample, UsageError
-from kvfuzz.hunt import fuzz
-from kvfuzz.replaying import exit_code, files_of, replay
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.replay import exit_code, files_of, replay
 
 WRONG = "tests.subjects.models:ForgetsOnDecode"
 RIGHT = "tests.subjects.models:Summing"

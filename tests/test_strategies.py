@@ -10,11 +10,11 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from kvfuzz.case.features import ELEMENTS, elements, family
 from kvfuzz.errors import UsageError
-from kvfuzz.families import ELEMENTS, elements, family
-from kvfuzz.loading import load
-from kvfuzz.rounds import drawn_cases
-from kvfuzz.strategies import PLAIN_FOCUSES, Space, cases, space_of
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.strategies import PLAIN_FOCUSES, Space, cases, space_of
+from kvfuzz.subjects.loading import load
 
 SPACE = space_of(load("zoo"))
 
@@ -122,9 +122,9 @@ def test_a_space_of_single_calls_is_drawn_all_the_same():
 def test_the_modules_that_are_loaded_do_not_change_what_is_drawn(tmp_path):
     """Hypothesis takes constants from them, and a worker has not loaded what its parent has."""
     script = (
-        "from kvfuzz.rounds import drawn_cases\n"
-        "from kvfuzz.strategies import space_of\n"
-        "from kvfuzz.loading import load\n"
+        "from kvfuzz.search.rounds import drawn_cases\n"
+        "from kvfuzz.search.strategies import space_of\n"
+        "from kvfuzz.subjects.loading import load\n"
         "print(drawn_cases(space_of(load('zoo')), 7, 60))\n"
     )
     (tmp_path / "constants.py").write_text(f"NUMBERS = {list(range(1000, 60000, 97))}\n")
@@ -148,8 +148,8 @@ def test_seeds_count_in_ci_too():
     """Where it sees CI, Hypothesis derandomises what has no seed: every shard would draw the same
     cases."""
     script = (
-        "from kvfuzz.loading import load; from kvfuzz.rounds import drawn_cases;"
-        "from kvfuzz.strategies import space_of; s = space_of(load('zoo'));"
+        "from kvfuzz.subjects.loading import load; from kvfuzz.search.rounds import drawn_cases;"
+        "from kvfuzz.search.strategies import space_of; s = space_of(load('zoo'));"
         "print(drawn_cases(s, 1, 20) == drawn_cases(s, 1, 20), drawn_cases(s, 1, 20) == "
         "drawn_cases(s, 2, 20))"
     )

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
-from kvfuzz.compare import compare, judge
-from kvfuzz.loading import load
-from kvfuzz.reference import reference, tolerance_for
-from kvfuzz.strategies import cases, space_of
-from kvfuzz.tolerance import constant, declared, measured
-from mutants.registry import library
+from kvfuzz.case.case import Case
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.compare import compare, judge
+from kvfuzz.oracle.reference import reference, tolerance_for
+from kvfuzz.oracle.tolerance import constant, declared, measured
+from kvfuzz.search.strategies import cases, space_of
+from kvfuzz.subjects.loading import load
+from mutants.library.registry import library
 from tests.subjects import models
 
 ZOO = load("zoo")

@@ -5,13 +5,13 @@ from contextlib import suppress
 import pytest
 import torch
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options, as_factory
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.subject import Factory
-from kvfuzz.twin import InDouble, Twin
+from kvfuzz.case.case import Case
+from kvfuzz.oracle.agreement import check
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.float64 import InDouble, Twin
+from kvfuzz.subjects.loading import Options, as_factory
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import run_cached, run_uncached
 from tests.subjects import models, numerics
 
 CASE = Case(((1, 5, 9, 2, 8, 3),), (2, 1, 1, 2), dtype="float64")

@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, UsageError
-from kvfuzz.explaining import explain
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options, as_factory, load
-from kvfuzz.replaying import replay
+from kvfuzz.oracle.agreement import check
 from kvfuzz.report.text import hunt_text
+from kvfuzz.search.explain import explain
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.replay import replay
+from kvfuzz.subjects.loading import Options, as_factory, load
 from tests.subjects import models
 
 MODELS = "tests.subjects.models"

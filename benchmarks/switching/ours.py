@@ -18,10 +18,10 @@ sys.path.insert(0, sys.argv[1])
 import decoder  # noqa: E402
 from property import drawn  # noqa: E402
 
-from kvfuzz.agreement import check_against, quick_check  # noqa: E402
-from kvfuzz.injection import replaced  # noqa: E402
-from kvfuzz.reference import reference  # noqa: E402
-from mutants.limits import OutOfTime, time_limit  # noqa: E402
+from kvfuzz.oracle.agreement import check_against, quick_check  # noqa: E402
+from kvfuzz.oracle.reference import reference  # noqa: E402
+from kvfuzz.subjects.injection import replaced  # noqa: E402
+from mutants.campaign.time_limit import OutOfTime, time_limit  # noqa: E402
 
 MUTANT = re.compile(r"x_(\w+)__mutmut_\d+")
 MUTANT_OR_REAL = re.compile(r"x_(\w+)__mutmut_(?:orig|\d+)")

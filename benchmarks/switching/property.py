@@ -7,10 +7,10 @@ import functools
 import decoder
 import torch
 
-from kvfuzz.agreement import quick_check
-from kvfuzz.loading import as_factory
-from kvfuzz.rounds import drawn_cases
-from kvfuzz.strategies import space_of
+from kvfuzz.oracle.agreement import quick_check
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.strategies import space_of
+from kvfuzz.subjects.loading import as_factory
 
 SEED, EXAMPLES = 0, 30
 

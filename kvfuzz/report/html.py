@@ -7,14 +7,14 @@ import math
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from kvfuzz.case import Case
-from kvfuzz.causes import ordinal
-from kvfuzz.families import family
-from kvfuzz.location import Divergence, Location
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import family
+from kvfuzz.case.schedule import schedule_text
+from kvfuzz.localize.causes import ordinal
+from kvfuzz.localize.location import Divergence, Location
 from kvfuzz.report.map import difference_table, level_labels, times
 from kvfuzz.report.words import by_step, number, settings, steps_in_words
-from kvfuzz.schedule import schedule_text
-from kvfuzz.sites import Site
+from kvfuzz.subjects.trace import Site
 
 SUSPECTS = {
     "cached": "the cached path",

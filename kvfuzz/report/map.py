@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
 from typing import Any
 
-from kvfuzz.case import Case
-from kvfuzz.causes import ordinal
-from kvfuzz.location import Divergence, SiteDifference
+from kvfuzz.case.case import Case
+from kvfuzz.localize.causes import ordinal
+from kvfuzz.localize.location import Divergence, SiteDifference
 from kvfuzz.report.words import step_in_words
-from kvfuzz.sites import Site
+from kvfuzz.subjects.trace import Site
 
 LEVELS = (1.0, 10.0, 100.0, 1e3, 1e6, 1e9, 1e12)
 """Where each colour begins, in times the allowed. Not evenly spaced: in float32 a fault rarely

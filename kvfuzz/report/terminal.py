@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.report.map import (
     Cell,
     CellLike,

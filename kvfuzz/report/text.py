@@ -7,17 +7,17 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvfuzz.calibration import DEPENDS_ON, Calibration
-from kvfuzz.case import Case
-from kvfuzz.causes import ordinal
-from kvfuzz.collecting import Collected
-from kvfuzz.explaining import Explanation
-from kvfuzz.hunt import EXERCISES, Hunt
-from kvfuzz.location import Divergence, Location
-from kvfuzz.replaying import Replayed
-from kvfuzz.schedule import schedule_text
-from kvfuzz.sites import Site
-from kvfuzz.verdict import Impact, Verdict
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import schedule_text
+from kvfuzz.case.verdict import Impact, Verdict
+from kvfuzz.localize.causes import ordinal
+from kvfuzz.localize.location import Divergence, Location
+from kvfuzz.search.collect import Collected
+from kvfuzz.search.explain import Explanation
+from kvfuzz.search.hunt import EXERCISES, Hunt
+from kvfuzz.search.replay import Replayed
+from kvfuzz.subjects.calibration import DEPENDS_ON, Calibration
+from kvfuzz.subjects.trace import Site
 
 BASES = {
     "measured": "from the noise of the uncached path",

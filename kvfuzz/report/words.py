@@ -7,8 +7,8 @@ import math
 from itertools import groupby
 from typing import Any
 
-from kvfuzz.case import Case, Step
-from kvfuzz.schedule import entry_text
+from kvfuzz.case.case import Case, Step
+from kvfuzz.case.schedule import entry_text
 
 
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:

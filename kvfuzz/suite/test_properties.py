@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvfuzz.assertions import assert_agrees
 from kvfuzz.errors import KvfuzzError
-from kvfuzz.hunt import EXAMPLES
-from kvfuzz.loading import Options, load
+from kvfuzz.search.hunt import EXAMPLES
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.testing.assertions import assert_agrees
 
 SHARDS = 4
 

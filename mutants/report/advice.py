@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from itertools import pairwise
 
-from kvfuzz.families import family
+from kvfuzz.case.features import family
 from kvfuzz.report.words import steps_in_words
-from mutants.mutant import Mutant
-from mutants.result import Result, Score
+from mutants.campaign.result import Result, Score
+from mutants.library.mutant import Mutant
 
 SETTINGS = ("--config", "--attn", "--dtype", "--device", "--calibration")
 """The options of a score that say what its subject is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.result import Score, percent_text
+from mutants.campaign.result import Score, percent_text
 
 LABEL = "KV cache mutation score"
 COLORS = {"killed": "brightgreen", "survived": "red", "inconclusive": "lightgrey"}

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case import Case
-from kvfuzz.causes import ordinal
-from kvfuzz.families import FAMILIES, family
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import FAMILIES, family
+from kvfuzz.case.schedule import entry_text
+from kvfuzz.localize.causes import ordinal
 from kvfuzz.report.map import DifferenceTable, difference_table
-from kvfuzz.schedule import entry_text
-from kvfuzz.sites import Site
-from mutants.mutant import Mutant
+from kvfuzz.subjects.trace import Site
+from mutants.campaign.result import NOT_KILLED, Result, Score
+from mutants.library.mutant import Mutant
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.listing import Listing, fault_listing, real_listings
-from mutants.result import NOT_KILLED, Result, Score
 
 ISSUE = re.compile(r"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)#(\d+)")
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.errors import UsageError
-from mutants.gate import Since
-from mutants.registry import known
+from mutants.campaign.gate import Since
+from mutants.campaign.result import NOT_KILLED, Result, Score
+from mutants.library.registry import known
 from mutants.report.advice import would_kill
 from mutants.report.markdown import LEAST, LIMIT, markdown
 from mutants.report.places import place_of
 from mutants.report.words import in_reading_order, outcome, words
-from mutants.result import NOT_KILLED, Result, Score
 
 MOST = 10
 KINDS = {

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvfuzz.report.html import environment
-from mutants.gate import Since
-from mutants.mutant import STATES
-from mutants.registry import known
-from mutants.report.entry import Entry, entry
-from mutants.report.interval import sentences
-from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
-from mutants.report.words import MEANING, headline, identity, in_reading_order, unkept_lines, words
-from mutants.result import (
+from mutants.campaign.gate import Since
+from mutants.campaign.result import (
     BESIDE,
     DECIDED,
     NOT_KILLED,
@@ -24,6 +18,12 @@ from mutants.result import (
     percent_killed,
     percent_text,
 )
+from mutants.library.mutant import STATES
+from mutants.library.registry import known
+from mutants.report.entry import Entry, entry
+from mutants.report.interval import sentences
+from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
+from mutants.report.words import MEANING, headline, identity, in_reading_order, unkept_lines, words
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from mutants.result import DECIDED, Score, counted
+from mutants.campaign.result import DECIDED, Score, counted
 
 CONFIDENCE = 0.95
 

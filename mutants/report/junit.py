@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from mutants.registry import known
+from mutants.campaign.result import NOT_KILLED, Result, Score
+from mutants.library.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.places import place_of
 from mutants.report.words import identity, outcome, words
-from mutants.result import NOT_KILLED, Result, Score
 
 ELEMENTS = {
     **dict.fromkeys(NOT_KILLED, "failure"),

@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mutants.gate import Since
-from mutants.mutant import STATES
-from mutants.registry import known
+from mutants.campaign.gate import Since
+from mutants.campaign.result import Result, Score, percent_text
+from mutants.library.mutant import STATES
+from mutants.library.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.interval import sentences
 from mutants.report.words import headline, identity, in_reading_order, outcome, unkept_lines, words
-from mutants.result import Result, Score, percent_text
 
 LIMIT = 1_000_000
 """Bytes of a summary: GitHub takes 1 MiB (1,048,576) of one step."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from kvfuzz.families import family
-from kvfuzz.schedule import schedule_text
-from mutants.registry import known
+from kvfuzz.case.features import family
+from kvfuzz.case.schedule import schedule_text
+from mutants.campaign.result import Result, Score
+from mutants.library.registry import known
 from mutants.report.places import Place, place_of
 from mutants.report.words import headline, identity, outcome, words
-from mutants.result import Result, Score
 
 SCHEMA_VERSION = "2"
 THRESHOLDS = {"high": 100, "low": 80}

@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvfuzz.case.files import check_writable, to_json_text, write_text
 from kvfuzz.errors import UsageError
-from kvfuzz.files import check_writable, to_json_text, write_text
 
 if TYPE_CHECKING:
-    from mutants.gate import Since
-    from mutants.result import Score
+    from mutants.campaign.gate import Since
+    from mutants.campaign.result import Score
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutants.registry import known
+from mutants.library.registry import known
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kvfuzz.families import FAMILIES, family
-from kvfuzz.laws import LAWS
-from mutants.mutant import VACUITY
+from kvfuzz.case.features import FAMILIES, family
+from kvfuzz.oracle.laws import LAWS
+from mutants.campaign.result import Result, Score
+from mutants.library.mutant import VACUITY
 from mutants.report.words import in_reading_order
-from mutants.result import Result, Score
 
 BOUNDS = (1, 2, 3, 6, 11, 21, 51, 101, 201, 501)
 """The smallest number of cases of each bar of the histogram."""

@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mutants.mutant import STATES
-from mutants.registry import known
-from mutants.report.words import unkept_lines
-from mutants.result import (
+from mutants.campaign.features import by_schedule
+from mutants.campaign.result import (
     BESIDE,
     DECIDED,
     NOT_BEGUN,
@@ -24,7 +22,9 @@ from mutants.result import (
     percent_killed,
     percent_text,
 )
-from mutants.schedules import by_schedule
+from mutants.library.mutant import STATES
+from mutants.library.registry import known
+from mutants.report.words import unkept_lines
 
 SHOWN = tuple(state for state in (*NOT_KILLED, *BESIDE) if state != "inapplicable")
 """The states of which each mutant has a line of its own."""

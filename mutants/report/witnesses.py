@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvfuzz.case.files import write_json
 from kvfuzz.errors import UsageError
-from kvfuzz.files import write_json
-from mutants.result import Score
+from mutants.campaign.result import Score
 
 
 def write_witnesses(score: Score, folder: Path) -> tuple[dict[str, Path], UsageError | None]:

@@ -6,7 +6,7 @@ import math
 
 from kvfuzz.report.map import times
 from kvfuzz.report.text import BASES
-from mutants.result import BESIDE, DECIDED, NOT_KILLED, Result, Score, counted
+from mutants.campaign.result import BESIDE, DECIDED, NOT_KILLED, Result, Score, counted
 
 MEANING = {
     "killed": "cached and uncached logits differ by more than is allowed",

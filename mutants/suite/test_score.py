@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 
 from kvfuzz.errors import KvfuzzError
-from kvfuzz.loading import Options, load
-from mutants.anywhere.drawing import telling
-from mutants.bench import Bench, baseline, judged, left_changed
-from mutants.mutant import ANY
-from mutants.registry import find, select
-from mutants.score import prepared_bench, watched_over
-from mutants.witnessing import with_witness
+from kvfuzz.subjects.loading import Options, load
+from mutants.campaign.bench import Bench, baseline, judged, left_changed
+from mutants.campaign.cases import telling
+from mutants.campaign.score import prepared_bench, watched_over
+from mutants.campaign.witness import with_witness
+from mutants.library.mutant import ANY
+from mutants.library.registry import find, select
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

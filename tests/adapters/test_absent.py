@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from kvfuzz.adapters import mlx, transformer_lens
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.loading import Options
+from kvfuzz.subjects import mlx, transformer_lens
+from kvfuzz.subjects.loading import Options
 
 ADAPTERS = [
     (mlx.factory, "mlx_lm", "llama", "kvfuzz[mlx]"),

@@ -9,14 +9,14 @@ import torch
 
 pytest.importorskip("mlx_lm")
 
-from kvfuzz.adapters.fields import WINDOW
-from kvfuzz.adapters.mlx import factory
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options
-from kvfuzz.noise import logits_noise
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.noise import logits_noise
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.mlx import factory
+from kvfuzz.subjects.tiny_fields import WINDOW
 
 ROWS = ((5, 9, 2, 60, 31, 8, 8, 40, 1, 17), (3, 3, 50, 12, 7, 44, 29, 0, 63, 21))
 

@@ -9,12 +9,12 @@ import torch
 
 pytest.importorskip("transformer_lens")
 
-from kvfuzz.adapters.transformer_lens import CHOICES, POSITIONS, factory
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Padded
 from kvfuzz.errors import InvalidSubject, UsageError
-from kvfuzz.loading import Options
-from kvfuzz.schedule import Padded
+from kvfuzz.oracle.agreement import check
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.transformer_lens import CHOICES, POSITIONS, factory
 
 ROWS = ((5, 9, 2, 60, 31, 8, 8, 40, 1, 17), (3, 3, 50, 12, 7, 44, 29, 0, 63, 21))
 EVERYTHING = {word: values[-1] for word, values in CHOICES.items()}

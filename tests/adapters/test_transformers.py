@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from kvfuzz.adapters import modules
-from kvfuzz.adapters.tf_sizes import WINDOW
-from kvfuzz.adapters.transformers import factory
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
-from kvfuzz.loading import Options, load
-from kvfuzz.run import run_cached, run_uncached
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.run import run_cached, run_uncached
+from kvfuzz.subjects.transformers import build as modules
+from kvfuzz.subjects.transformers.factory import factory
+from kvfuzz.subjects.transformers.tf_sizes import WINDOW
 
 AutoModelForCausalLM = pytest.importorskip("transformers").AutoModelForCausalLM
 if not hasattr(pytest.importorskip("transformers.cache_utils"), "DynamicLayer"):
@@ -224,7 +224,7 @@ def test_the_network_is_switched_off():
     """The library is told to stay offline before it is imported."""
     code = (
         "import os; os.environ.pop('HF_HUB_OFFLINE', None); import sys; "
-        "from kvfuzz.adapters.transformers import factory; from kvfuzz.loading import Options; "
+        "from kvfuzz.subjects.transformers.factory import factory; from kvfuzz.subjects.loading import Options; "
         "assert 'transformers' not in sys.modules; factory('gpt2', Options()); "
         "import huggingface_hub.constants as c; assert c.HF_HUB_OFFLINE is True"
     )

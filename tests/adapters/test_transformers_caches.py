@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvfuzz.adapters.tf_sizes import WINDOW
-from kvfuzz.adapters.transformers import factory
 from kvfuzz.errors import UsageError
-from kvfuzz.loading import Options
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.transformers.factory import factory
+from kvfuzz.subjects.transformers.tf_sizes import WINDOW
 from tests.adapters.tf_programs import run
 
 caches = pytest.importorskip("transformers.cache_utils")

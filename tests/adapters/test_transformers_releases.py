@@ -7,9 +7,9 @@ import inspect
 import pytest
 import torch
 
-from kvfuzz.adapters.transformers import factory
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.loading import Options
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.transformers.factory import factory
 from tests.adapters.tf_programs import run
 
 pytest.importorskip("transformers")

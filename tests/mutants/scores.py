@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvfuzz.case import Case
-from mutants.mutant import STATES
-from mutants.registry import library
-from mutants.result import Result, Score, counted
+from kvfuzz.case.case import Case
+from mutants.campaign.result import Result, Score, counted
+from mutants.library.mutant import STATES
+from mutants.library.registry import library
 
 
 def made(results: list[Result], **changes: Any) -> Score:

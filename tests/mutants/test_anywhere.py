@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvfuzz.agreement import check
-from kvfuzz.cli import cli
+from kvfuzz.case.schedule import Fork, New, Switch
+from kvfuzz.cli.main import cli
 from kvfuzz.errors import UsageError
-from kvfuzz.expectations import Expectation, read_expectations
-from kvfuzz.loading import Options, load
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.schedule import Fork, New, Switch
-from mutants import registry
-from mutants.anywhere.blindness import no_positions
-from mutants.anywhere.drawing import telling
-from mutants.anywhere.faults.placebos import passes_on
-from mutants.anywhere.hooks import modules
-from mutants.anywhere.kinds import contents, feeding, operation
-from mutants.anywhere.probing import probes
-from mutants.bench import Bench, baseline, judged
-from mutants.mutant import steps
-from mutants.registry import find, interventions, library, select
-from mutants.score import prepared_bench, score
+from kvfuzz.oracle.agreement import check
+from kvfuzz.search.known_divergences import Expectation, read_expectations
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.run import run_cached, run_uncached
+from mutants.campaign.bench import Bench, baseline, judged
+from mutants.campaign.cases import telling
+from mutants.campaign.score import prepared_bench, score
+from mutants.generic.decorators import contents, feeding, operation
+from mutants.generic.equivalence_checks import no_positions
+from mutants.generic.faults.placebos import passes_on
+from mutants.generic.module_hooks import modules
+from mutants.generic.probe_programs import probes
+from mutants.library import registry
+from mutants.library.mutant import steps
+from mutants.library.registry import find, interventions, library, select
 
 ROOT = Path(__file__).parents[2]
 OFFERING = "tests.subjects.anywhere:Offering"

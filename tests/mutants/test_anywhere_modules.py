@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kvfuzz.loading import load
-from mutants.anywhere.anatomy import Anatomy, anatomy
-from mutants.anywhere.scores import _Watching, seen
-from mutants.anywhere.stored import write
+from kvfuzz.subjects.loading import load
+from mutants.generic.attention_hooks import _Watching, seen
+from mutants.generic.cache_contents import write
+from mutants.generic.module_roles import Anatomy, anatomy
 from tests.subjects import decoders
 from tests.subjects.anywhere import Offering, Root
 from tests.subjects.models import Summing

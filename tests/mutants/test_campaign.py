@@ -13,19 +13,19 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kvfuzz.calibration import Calibration, Lane
-from kvfuzz.case import Case
-from kvfuzz.cli import main
+from kvfuzz.case.case import Case
+from kvfuzz.cli.main import main
 from kvfuzz.errors import Inconclusive, UsageError
-from kvfuzz.loading import Options
-from mutants import bench, workers
-from mutants import score as scoring
-from mutants.campaign import Limits, identity_of, read
-from mutants.journal import SCHEMA, Journal
-from mutants.registry import library, select
-from mutants.result import Judged, Result
-from mutants.score import mixed, prepared_bench, score, watched_over
-from mutants.workers import _most_memory, _Worker, judged_in_processes
+from kvfuzz.subjects.calibration import Calibration, Lane
+from kvfuzz.subjects.loading import Options
+from mutants.campaign import bench, workers
+from mutants.campaign import score as scoring
+from mutants.campaign.campaign import Limits, identity_of, read
+from mutants.campaign.journal import SCHEMA, Journal
+from mutants.campaign.result import Judged, Result
+from mutants.campaign.score import mixed, prepared_bench, score, watched_over
+from mutants.campaign.workers import _most_memory, _Worker, judged_in_processes
+from mutants.library.registry import library, select
 from tests.mutants.campaigns import HEAD, KILLED, fault_text, install, path_with, table
 
 SEVERAL = (
@@ -114,7 +114,9 @@ def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(
     deadly, tmp_path, monkeypatch
 ):
     """One that leaves a bomb behind: whoever it hits is judged again, in a new process."""
-    bomb = "import mutants.workers\nmutants.workers.find = lambda _: os._exit(9)\nreturn real"
+    bomb = (
+        "import mutants.campaign.workers\nmutants.workers.find = lambda _: os._exit(9)\nreturn real"
+    )
     install(tmp_path, "bombs", HEAD + fault_text("later", bomb))
     library.cache_clear()
     names, started = ["bombs.later", *SEVERAL], count_processes(monkeypatch)
@@ -276,7 +278,7 @@ def test_another_campaign_is_not_resumed(tmp_path, changes, message):
 
 def test_what_the_code_was_is_part_of_what_is_resumed(tmp_path, monkeypatch):
     """Results of other code are not mixed with those of this one."""
-    from mutants import campaign
+    from mutants.campaign import campaign
 
     journal = tmp_path / "score.sqlite"
     score("zoo", ids=SEVERAL[:1], seed=3, examples=5, shrink=False, journal=journal)
@@ -342,7 +344,7 @@ def test_those_that_watch_are_spread_among_the_mutants():
 
 def test_a_canary_that_lives_forbids_a_score(monkeypatch):
     """A bench that misses what nothing can miss proves nothing."""
-    from mutants import item
+    from mutants.campaign import judge as item
 
     blind = Result("canary.rolls_the_vocabulary", "canary", "survived")
     real = item.judged
@@ -370,7 +372,7 @@ def test_a_journal_takes_two_campaigns_at_once(tmp_path):
 
 KILLS = 3
 COMMAND = [
-    sys.executable, "-c", "from kvfuzz.cli import main; raise SystemExit(main())",
+    sys.executable, "-c", "from kvfuzz.cli.main import main; raise SystemExit(main())",
     "score", "zoo", "--examples", "20", "--no-shrink", "-n", "2",
     *(word for name in SEVERAL for word in ("--mutant", name)),
 ]  # fmt: skip
@@ -481,7 +483,7 @@ def test_a_process_that_is_lost_while_it_starts_is_replaced(monkeypatch):
 
 FIRST = """
 import os, signal, time
-from mutants import workers
+from mutants.campaign import workers
 with workers._deaf():
     process = workers._SPAWN.Process(target=time.sleep, args=(1,))
     process.start()
@@ -630,7 +632,7 @@ def test_the_memory_of_a_process_is_its_own():
     """Not that of the one that started it, which Linux hands on: a worker would have as much more
     as its parent is large."""
     held = torch.ones(100_000_000)
-    code = "from mutants.workers import _most_memory; print(_most_memory())"
+    code = "from mutants.campaign.workers import _most_memory; print(_most_memory())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert 10 < float(said.stdout) < _most_memory() - 0.5 * held.nbytes / 2**20
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from kvfuzz.schedule import Crop, Fork, Padded, Reorder, Reset, Restore, Switch
-from mutants import equivalents
-from mutants.equivalents import (
+from kvfuzz.case.schedule import Crop, Fork, Padded, Reorder, Reset, Restore, Switch
+from mutants.equivalence import exhaustive as equivalents
+from mutants.equivalence.exhaustive import (
     COLUMNS,
     MOVES,
     Confirmation,
@@ -20,13 +20,14 @@ from mutants.equivalents import (
     stored,
     unconfirmed,
 )
-from mutants.registry import find
+from mutants.library.registry import find
 
 DECLARED = {mutant.id: mutant for mutant in declared()}
 
 
 def test_every_declared_equivalent_is_confirmed_and_nothing_else_is_noted():
-    """Written by `python -m mutants.equivalents` for the fault and the decoder that are there."""
+    """Written by `python -m mutants.equivalence.exhaustive` for the fault and the decoder that are
+    there."""
     assert set(stored()) == set(DECLARED)
     assert {
         mutant_id: unconfirmed(mutant) for mutant_id, mutant in DECLARED.items()
@@ -70,7 +71,9 @@ def test_a_fault_that_is_called_equivalent_is_refuted(mutant_id):
 
 def test_a_fault_that_no_program_reaches_is_not_confirmed():
     """It would agree on all of them."""
-    unreached = replace(find("placebo.passes_through"), targets=("kvfuzz.paths:which_agree",))
+    unreached = replace(
+        find("placebo.passes_through"), targets=("kvfuzz.localize.paths:which_agree",)
+    )
     with pytest.raises(Refuted, match="no program runs the code that it replaces"):
         confirmed(unreached, longest=2)
 
@@ -102,7 +105,7 @@ def test_a_confirmation_expires_with_the_fault_and_with_the_decoder(tmp_path, mo
     monkeypatch.setattr(equivalents.kvfuzz.zoo, "__file__", str(zoo / "__init__.py"))
     assert digest(fault) != now
     assert "changed since it was checked" in unconfirmed(fault)
-    assert "python -m mutants.equivalents" in unconfirmed(fault)
+    assert "python -m mutants.equivalence.exhaustive" in unconfirmed(fault)
 
 
 def test_what_is_not_noted_is_not_confirmed(monkeypatch):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from kvfuzz.case.files import write_json
 from kvfuzz.errors import UsageError
-from kvfuzz.files import write_json
-from mutants.gate import (
+from mutants.campaign.gate import (
     Baseline,
     Changes,
     Gate,
@@ -21,8 +21,8 @@ from mutants.gate import (
     read_gate,
     since,
 )
-from mutants.mutant import STATES
-from mutants.result import Score
+from mutants.campaign.result import Score
+from mutants.library.mutant import STATES
 from tests.mutants.scores import made, no_score, result
 
 FILE = Path("before.json")

@@ -7,28 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.cli import main
+from kvfuzz.case.case import Case
+from kvfuzz.cli.main import main
 from kvfuzz.errors import UsageError
-from kvfuzz.loading import Options
-from mutants import limits
-from mutants.bench import judged, left_changed
-from mutants.campaign import Limits
-from mutants.limits import OutOfTime, time_limit
-from mutants.mutant import Mutant, steps
-from mutants.registry import find, library, select
+from kvfuzz.subjects.loading import Options
+from mutants.campaign import time_limit as limits
+from mutants.campaign.bench import judged, left_changed
+from mutants.campaign.campaign import Limits
+from mutants.campaign.result import Result
+from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.time_limit import OutOfTime, time_limit
+from mutants.campaign.witness import with_witness
+from mutants.library.mutant import Mutant, steps
+from mutants.library.registry import find, library, select
 from mutants.report import html, text
-from mutants.result import Result
-from mutants.score import prepared_bench, score
-from mutants.witnessing import with_witness
 from tests.mutants.campaigns import KILLED, fault_text, install, path_with
 
-HEAD = "import sys, time\nfrom kvfuzz.zoo import cached\nfrom mutants.mutant import mutant, steps\n"
+HEAD = "import sys, time\nfrom kvfuzz.subjects.zoo import cached\nfrom mutants.library.mutant import mutant, steps\n"
 
 
 def made(fault):
     """A mutant of the tests' own, in the place of `store`."""
-    target = ("kvfuzz.zoo.cached:store",)
+    target = ("kvfuzz.subjects.zoo.cached:store",)
     return Mutant("test", fault.__name__, "A fault.", target, fault, None, steps(1))
 
 
@@ -187,7 +187,7 @@ LEFT_CHANGED = "mutant leaves.a_change left the subject changed: what follows it
 @pytest.fixture
 def leaving_a_change(installed, monkeypatch):
     """The mutant leaves.a_change, in whose process the clean decoder is wrong from then on."""
-    from kvfuzz.zoo import cached
+    from kvfuzz.subjects.zoo import cached
 
     monkeypatch.setattr(cached, "readout", cached.readout)
     installed("leaves", HEAD + fault_text("a_change", f"{POISON}\nreturn real"))
@@ -259,7 +259,7 @@ def test_a_kill_after_a_case_that_raised_is_shrunk():
 def test_what_is_judged_again_is_the_last_case_that_was_met(bench, monkeypatch):
     """Of a mutant that was not killed, by its own order of the cases: another case, made ready only
     now, might be one that what it left behind does not touch."""
-    from mutants import bench as module
+    from mutants.campaign import bench as module
 
     mutant, seen = find(KILLED), []
     real = module.check_against

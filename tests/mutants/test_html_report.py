@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.families import family
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import family
 from kvfuzz.report.words import number
-from kvfuzz.sites import Site
-from mutants.mutant import STATES, Mutant
-from mutants.registry import library
+from kvfuzz.subjects.trace import Site
+from mutants.campaign.result import Result, Score, percent_text
+from mutants.campaign.score import score as run_score
+from mutants.library.mutant import STATES, Mutant
+from mutants.library.registry import library
 from mutants.report import html as report
 from mutants.report.listing import highlighted
 from mutants.report.markdown import markdown
-from mutants.result import Result, Score, percent_text
-from mutants.score import score as run_score
 from tests.mutants.scores import made, one_of_each_state, result
 from tests.pages import HOSTILE, Page, loads
 

@@ -4,17 +4,17 @@ from collections import Counter
 
 import pytest
 
-from kvfuzz.agreement import check
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.injection import Faulty
-from kvfuzz.laws import COMPANIONS
-from kvfuzz.loading import Options, load
-from kvfuzz.zoo.decoder import Decoder
-from mutants.bench import judged
-from mutants.judging import verdict_of
-from mutants.mutant import LATENT, VACUITY, steps
-from mutants.registry import library
-from mutants.score import prepared_bench, score
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.laws import COMPANIONS
+from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.zoo.decoder import Decoder
+from mutants.campaign.bench import judged
+from mutants.campaign.judging import verdict_of
+from mutants.campaign.score import prepared_bench, score
+from mutants.library.mutant import LATENT, VACUITY, steps
+from mutants.library.registry import library
 
 ZOO = load("zoo")
 TOLD = {m.id: m for m in library().values() if m.law != "agreement"}
@@ -82,7 +82,7 @@ def test_a_fault_in_both_paths_acts_in_both():
 
         return logits
 
-    targets, tokens = ["kvfuzz.zoo.uncached:logits"], torch.tensor([[1, 2]])
+    targets, tokens = ["kvfuzz.subjects.zoo.uncached:logits"], torch.tensor([[1, 2]])
     clean, one = Decoder(seed=1), Faulty(Decoder(seed=1), targets, counts)
     both = Faulty(Decoder(seed=1), targets, counts, both=True)
     assert torch.equal(one.uncached(tokens), clean.uncached(tokens))
@@ -91,4 +91,4 @@ def test_a_fault_in_both_paths_acts_in_both():
     assert torch.equal(both.uncached(tokens), clean.uncached(tokens) + 2)
     assert both.reached == 2
     with pytest.raises(InvalidSubject, match="there is no target"):
-        Faulty(Decoder(), ["kvfuzz.zoo.uncached:gone"], counts, both=True)
+        Faulty(Decoder(), ["kvfuzz.subjects.zoo.uncached:gone"], counts, both=True)

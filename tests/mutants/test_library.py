@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.agreement import check
+from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.injection import Faulty, replaced
-from kvfuzz.loading import load
-from kvfuzz.reference import reference
-from kvfuzz.run import CachedPathRaised, Refused, run_cached, run_uncached
-from kvfuzz.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
-from kvfuzz.states import first_state
-from kvfuzz.zoo.decoder import Decoder
-from mutants.judging import verdict_of
-from mutants.mutant import LOCATED, mutant, steps
-from mutants.registry import find, library, select
+from kvfuzz.localize.traced_states import first_state
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.reference import reference
+from kvfuzz.subjects.injection import Faulty, replaced
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.subjects.zoo.decoder import Decoder
+from mutants.campaign.judging import verdict_of
+from mutants.library.mutant import LOCATED, mutant, steps
+from mutants.library.registry import find, library, select
 
 ZOO = load("zoo")
 BOTH = ("mask", "positions")
@@ -165,15 +165,21 @@ def test_a_mutant_without_a_docstring_or_witness_is_refused():
 
 def test_a_fault_without_its_target_is_refused_by_name():
     """A seam that was renamed does not silently stop being mutated."""
-    with pytest.raises(InvalidSubject, match=r"there is no target 'kvfuzz.zoo.cached:gone'"):
-        Faulty(Decoder(), ["kvfuzz.zoo.cached:gone"], lambda real: real)
+    with pytest.raises(
+        InvalidSubject, match=r"there is no target 'kvfuzz.subjects.zoo.cached:gone'"
+    ):
+        Faulty(Decoder(), ["kvfuzz.subjects.zoo.cached:gone"], lambda real: real)
     with pytest.raises(InvalidSubject, match="should return 2 functions"):
-        Faulty(Decoder(), ["kvfuzz.zoo.cached:store", "kvfuzz.zoo.cached:fetch"], lambda a, b: a)
+        Faulty(
+            Decoder(),
+            ["kvfuzz.subjects.zoo.cached:store", "kvfuzz.subjects.zoo.cached:fetch"],
+            lambda a, b: a,
+        )
 
 
 def test_a_fault_is_taken_out_again_also_when_the_path_raises():
     """Nothing is left in the decoder's module."""
-    from kvfuzz.zoo import cached
+    from kvfuzz.subjects.zoo import cached
 
     real = cached.store
 
@@ -183,7 +189,7 @@ def test_a_fault_is_taken_out_again_also_when_the_path_raises():
 
         return dead
 
-    subject = Faulty(Decoder(), ["kvfuzz.zoo.cached:store"], fails)
+    subject = Faulty(Decoder(), ["kvfuzz.subjects.zoo.cached:store"], fails)
     assert check(subject, steps(1)).error == "the cached path raised RuntimeError: dead"
     assert cached.store is real
 

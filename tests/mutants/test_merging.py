@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from kvfuzz.cli import main
+from kvfuzz.cli.main import main
 from kvfuzz.errors import Inconclusive, UsageError
-from mutants.merging import merge, read_score
-from mutants.score import score
+from mutants.campaign.merge import merge, read_score
+from mutants.campaign.score import score
 from tests.mutants.campaigns import table
 
 IDS = (

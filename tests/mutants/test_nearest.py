@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.loading import load
-from kvfuzz.location import Location
-from kvfuzz.schedule import Crop, Fork, Restore
-from kvfuzz.sites import Site
-from mutants.mutant import mutant, steps
-from mutants.nearest import CLOSE, NAMED, nearest
-from mutants.pattern import WEIGHTS, pattern, similarity
-from mutants.patterns import located, patterns, shown, stored, witnessed
-from mutants.registry import find, library
-from mutants.subjects import mutated
-from mutants.twins import near_twins
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop, Fork, Restore
+from kvfuzz.localize.location import Location
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.trace import Site
+from mutants.equivalence.twins import near_twins
+from mutants.library.mutant import mutant, steps
+from mutants.library.mutant_scheme import mutated
+from mutants.library.registry import find, library
+from mutants.similar.nearest import CLOSE, NAMED, nearest
+from mutants.similar.pattern import WEIGHTS, pattern, similarity
+from mutants.similar.store import located, patterns, shown, stored, witnessed
 
 ZOO = load("zoo")
 SAMPLE = [m.id for m in shown()][::12]
@@ -32,7 +32,7 @@ def seen(mutant_id, case=None):
 
 
 def test_every_fault_that_shows_in_the_logits_has_a_stored_pattern():
-    """Written by `python -m mutants.patterns`."""
+    """Written by `python -m mutants.similar.store`."""
     assert list(stored()) == [fault.id for fault in shown()]
     assert set(patterns()) == set(stored())
     assert all(set(of_fault) <= set(WEIGHTS) for of_fault in stored().values())
@@ -132,7 +132,7 @@ def test_a_fault_of_another_package_is_never_run_to_be_compared(monkeypatch):
 
     extra = replace(mutant("store", site="0.cache", witness=steps(1))(ends), operator="package")
     ours = {**library(), extra.id: extra}
-    monkeypatch.setattr("mutants.patterns.library", lambda: ours)
+    monkeypatch.setattr("mutants.similar.store.library", lambda: ours)
     patterns.cache_clear()
     try:
         assert set(patterns()) == {m.id for m in shown()} - {extra.id}

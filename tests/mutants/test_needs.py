@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.hunt import fuzz
-from kvfuzz.loading import Options, load
-from kvfuzz.rounds import drawn_cases
-from kvfuzz.strategies import space_of
-from kvfuzz.zoo import cached
-from kvfuzz.zoo.presets import CHOICES
-from mutants.bench import judged
-from mutants.mutant import mutant, steps
-from mutants.registry import find, library, select
-from mutants.score import prepared_bench, score
-from mutants.subjects import mutated
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.strategies import space_of
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.zoo import cached
+from kvfuzz.subjects.zoo.presets import CHOICES
+from mutants.campaign.bench import judged
+from mutants.campaign.score import prepared_bench, score
+from mutants.library.mutant import mutant, steps
+from mutants.library.mutant_scheme import mutated
+from mutants.library.registry import find, library, select
 
 RING = find("window.keeps_the_first_of_a_long_chunk")
 

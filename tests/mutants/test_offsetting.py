@@ -2,18 +2,18 @@
 
 import pytest
 
-from kvfuzz.agreement import check
-from kvfuzz.loading import Options, load
-from kvfuzz.locating import locate
-from kvfuzz.rounds import drawn_cases
-from kvfuzz.states import first_state
-from kvfuzz.strategies import space_of
-from mutants.bench import judged
-from mutants.judging import verdict_of
-from mutants.mutant import LATENT, mutant, steps
-from mutants.registry import find, library
-from mutants.score import prepared_bench, score
-from mutants.subjects import mutated
+from kvfuzz.localize.locate import locate
+from kvfuzz.localize.traced_states import first_state
+from kvfuzz.oracle.agreement import check
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.strategies import space_of
+from kvfuzz.subjects.loading import Options, load
+from mutants.campaign.bench import judged
+from mutants.campaign.judging import verdict_of
+from mutants.campaign.score import prepared_bench, score
+from mutants.library.mutant import LATENT, mutant, steps
+from mutants.library.mutant_scheme import mutated
+from mutants.library.registry import find, library
 
 ZOO = load("zoo")
 PAIRS = [m.id for m in library().values() if m.law == LATENT]

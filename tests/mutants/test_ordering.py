@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.schedule import Crop
-from mutants.mutant import steps
-from mutants.ordering import Likeness, likely_first
-from mutants.registry import find, select
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop
+from mutants.campaign.ordering import Likeness, likely_first
+from mutants.library.mutant import steps
+from mutants.library.registry import find, select
 
 FAULT = find("crop.keeps_one_too_many")  # its witness is fed, cropped and fed
 CROPPED = Crop(1)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from kvfuzz.agreement import check
 from kvfuzz.errors import UsageError
-from kvfuzz.loading import load
-from kvfuzz.run import run_cached
-from mutants.mutant import steps
-from mutants.pairs import MASKED, drawn_pairs, pair, with_masking
-from mutants.registry import find, library
-from mutants.result import Result
-from mutants.score import score
+from kvfuzz.oracle.agreement import check
+from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.run import run_cached
+from mutants.campaign.result import Result
+from mutants.campaign.score import score
+from mutants.library.mutant import steps
+from mutants.library.pairs import MASKED, drawn_pairs, pair, with_masking
+from mutants.library.registry import find, library
 
 ZOO = load("zoo")
 FIRST, SECOND = "norm.skips_before_the_readout", "position.one_too_far"

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from kvfuzz.schedule import Crop, Reorder
-from mutants.mutant import steps
-from mutants.promises import unkept
-from mutants.registry import find
+from kvfuzz.case.schedule import Crop, Reorder
+from mutants.campaign.declarations import unkept
+from mutants.campaign.result import Result
+from mutants.campaign.score import score
+from mutants.library.mutant import steps
+from mutants.library.registry import find
 from mutants.report.text import render
-from mutants.result import Result
-from mutants.score import score
 
 FAULT = find("crop.keeps_one_too_many")
 CROP, PLAIN = steps(3, Crop(1), 1), steps(2, 1)
@@ -56,7 +56,9 @@ def test_a_score_with_an_unkept_word_is_no_pass(run, monkeypatch):
     kept = score("zoo", ids=ids, matrix=True, **asked)
     assert (kept.verdict, kept.unkept) == ("killed", ())
     monkeypatch.setattr(type(FAULT), "exercises", property(lambda self: ("reset",)))
-    monkeypatch.setattr("mutants.promises.elements", lambda case: frozenset({word(case)}))
+    monkeypatch.setattr(
+        "mutants.campaign.declarations.elements", lambda case: frozenset({word(case)})
+    )
     first = score("zoo", ids=ids, **asked)
     assert (first.verdict, first.unkept) == ("killed", ())
     broken = score("zoo", ids=ids, matrix=True, **asked)

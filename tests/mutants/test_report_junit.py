@@ -7,10 +7,10 @@ from pathlib import Path
 import junitparser
 import pytest
 
-from mutants.mutant import STATES
-from mutants.registry import find
+from mutants.campaign.result import Score
+from mutants.library.mutant import STATES
+from mutants.library.registry import find
 from mutants.report.junit import ELEMENTS, junit
-from mutants.result import Score
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
 
 
@@ -71,7 +71,7 @@ def test_a_survivor_says_what_would_kill_it_and_where_it_stands(tmp_path) -> Non
     assert "would kill it: a case like its witness: prefill" in told.text
     assert "hunt it: kvfuzz fuzz mutant:append.prepends --seed 7" in told.text
     attributes = case._elem.attrib
-    assert attributes["file"] == "mutants/faults/append.py"
+    assert attributes["file"] == "mutants/library/faults/append.py"
     line = Path(attributes["file"]).read_text().splitlines()[int(attributes["line"]) - 1]
     assert line.startswith("@mutant(")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from mutants.mutant import STATES
-from mutants.registry import library
+from mutants.campaign.result import Score
+from mutants.library.mutant import STATES
+from mutants.library.registry import library
 from mutants.report.github import KINDS, annotation_lines
 from mutants.report.markdown import LEAST, LIMIT, LONGEST, escaped, markdown
-from mutants.result import Score
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
 from tests.pages import HOSTILE, Page
 

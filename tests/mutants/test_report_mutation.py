@@ -13,10 +13,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mutants.mutant import STATES
-from mutants.registry import find
+from mutants.campaign.result import Score
+from mutants.library.mutant import STATES
+from mutants.library.registry import find
 from mutants.report.mutation import STATUS, mutation_report
-from mutants.result import Score
 from tests.mutants.scores import made, no_score, one_of_each_state, result
 
 RELEASE = "mutation-testing-report-schema@3.8.4"
@@ -78,7 +78,7 @@ def test_the_schema_finds_what_is_wrong(schema) -> None:
     """The test above can fail: on a status of our own words, on a missing place."""
     report = mutation_report(made([result("append.prepends")]))
     assert problems(report, schema) == []
-    mutant = report["files"]["mutants/faults/append.py"]["mutants"][0]
+    mutant = report["files"]["mutants/library/faults/append.py"]["mutants"][0]
     mutant["status"] = "killed"
     assert problems(report, schema)
     del mutant["location"]
@@ -184,7 +184,10 @@ def test_a_mutant_stands_where_its_fault_does() -> None:
     """Lines and columns count from 1, and the end is exclusive: what lies between is the function,
     and nothing more."""
     report = mutation_report(made([result("append.prepends"), result("norm.normalises_twice")]))
-    assert list(report["files"]) == ["mutants/faults/append.py", "mutants/faults/norm.py"]
+    assert list(report["files"]) == [
+        "mutants/library/faults/append.py",
+        "mutants/library/faults/norm.py",
+    ]
     for file in report["files"].values():
         lines = file["source"].splitlines()
         (mutant,) = file["mutants"]

@@ -141,7 +141,7 @@ def test_github_is_told_only_if_asked(run, tmp_path, monkeypatch) -> None:
     assert not summary.exists()
     code, out, _ = run(*QUICK, *survivor, "--github")
     assert code == 1
-    assert "\n::error file=mutants/faults/crop.py,line=" in out
+    assert "\n::error file=mutants/library/faults/crop.py,line=" in out
     assert summary.read_text().startswith("## 50.0 %: KV cache mutation score of <code>zoo</code>")
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kvfuzz.case import Case
-from mutants.registry import library
+from kvfuzz.case.case import Case
+from mutants.campaign.result import Result
+from mutants.library.registry import library
 from mutants.report.html import page
 from mutants.report.interval import intervals, sentences, wilson
 from mutants.report.tables import BOUNDS, barely_killed, examples_to_kill, kill_matrix
-from mutants.result import Result
 from tests.mutants.scores import all_survived, made, no_score, result
 from tests.pages import Page
 

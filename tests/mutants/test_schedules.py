@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.cli import main
-from kvfuzz.families import ELEMENTS
-from kvfuzz.schedule import Crop, Reorder
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import ELEMENTS
+from kvfuzz.case.schedule import Crop, Reorder
+from kvfuzz.cli.main import main
+from mutants.campaign.features import by_schedule, schedule_json
+from mutants.campaign.result import Result, Score
+from mutants.campaign.score import score
 from mutants.report.text import schedule_table
-from mutants.result import Result, Score
-from mutants.schedules import by_schedule, schedule_json
-from mutants.score import score
 
 CASES = (
     Case(((1, 2),), (2,), config={"cache": "static", "mix": "uniform"}),

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from kvfuzz.errors import UsageError
-from kvfuzz.loading import Options
-from kvfuzz.rounds import drawn_cases
-from mutants import registry
-from mutants.bench import Bench, baseline, judged
-from mutants.campaign import Limits
-from mutants.mutant import STATES, Mutant, steps
-from mutants.registry import find, library
-from mutants.result import Result, counted, percent_killed, verdict_on
-from mutants.score import prepared_bench, score, watched_over
+from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.subjects.loading import Options
+from mutants.campaign.bench import Bench, baseline, judged
+from mutants.campaign.campaign import Limits
+from mutants.campaign.result import Result, counted, percent_killed, verdict_on
+from mutants.campaign.score import prepared_bench, score, watched_over
+from mutants.library import registry
+from mutants.library.mutant import STATES, Mutant, steps
+from mutants.library.registry import find, library
 
-TARGET = ("kvfuzz.zoo.cached:store",)
+TARGET = ("kvfuzz.subjects.zoo.cached:store",)
 
 
 def made(fault, targets=TARGET, **changes):
@@ -90,10 +90,14 @@ def bench():
         (made(nothing, equivalent="it is"), "invalid", "and never checked: run python -m"),
         (find("scale.keys_are_halved_and_queries_doubled"), "equivalent", "a score is the"),
         (made(drops, equivalent="wrongly"), "invalid", "declared equivalent, but case"),
-        (made(drops, ("kvfuzz.paths:which_agree",)), "unreached", "no case ran the code"),
+        (made(drops, ("kvfuzz.localize.paths:which_agree",)), "unreached", "no case ran the code"),
         (made(raises), "loud", "the cached path raised RuntimeError: loud"),
-        (made(wrong_shape, ("kvfuzz.zoo.cached:readout",)), "loud", "returned logits of shape"),
-        (made(drops, ("kvfuzz.zoo.cached:gone",)), "invalid", "there is no target"),
+        (
+            made(wrong_shape, ("kvfuzz.subjects.zoo.cached:readout",)),
+            "loud",
+            "returned logits of shape",
+        ),
+        (made(drops, ("kvfuzz.subjects.zoo.cached:gone",)), "invalid", "there is no target"),
     ],
     ids=lambda value: value.fault.__name__ if isinstance(value, Mutant) else None,
 )
@@ -161,7 +165,7 @@ def test_a_score_of_nothing_is_no_score(state):
 
 def test_a_baseline_that_diverges_forbids_a_score(monkeypatch):
     """A checker that cries wolf on the clean decoder proves nothing."""
-    from kvfuzz.zoo import cached
+    from kvfuzz.subjects.zoo import cached
 
     real = cached.store
     monkeypatch.setattr(cached, "store", drops(real))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kvfuzz
-from kvfuzz.location import Line
+from kvfuzz.localize.location import Line
 
 pytest.importorskip("transformers")
 

@@ -6,10 +6,10 @@ bug.
 
 import pytest
 
-from kvfuzz.hunt import fuzz
-from kvfuzz.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
-from kvfuzz.zoo.config import DecoderConfig
-from mutants.registry import find
+from kvfuzz.case.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
+from kvfuzz.search.hunt import fuzz
+from kvfuzz.subjects.zoo.config import DecoderConfig
+from mutants.library.registry import find
 from tests.seeds import SEEDS
 
 STORIES = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kvfuzz
-from kvfuzz.schedule import schedule_text
+from kvfuzz.case.schedule import schedule_text
 from tests.seeds import SEEDS
 from tests.subjects.recomputing import Held, Recomputes
 

@@ -9,13 +9,13 @@ from importlib.resources import files
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.location import Divergence, Latent, Line, Location, Near, SiteDifference
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop
+from kvfuzz.localize.location import Divergence, Latent, Line, Location, Near, SiteDifference
 from kvfuzz.report.html import location_page
 from kvfuzz.report.map import LEVELS, times
 from kvfuzz.report.words import steps_in_words
-from kvfuzz.schedule import Crop
-from kvfuzz.sites import Site
+from kvfuzz.subjects.trace import Site
 from tests.pages import HOSTILE, Page, loads
 
 CASE = Case(((11, 12, 13, 14),) * 2, (2, 1, Crop(1), 1), seed=5, config={"window": 4})

@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from kvfuzz.case import Case
-from kvfuzz.files import to_json_text
-from kvfuzz.location import Divergence, SiteDifference
+from kvfuzz.case.case import Case
+from kvfuzz.case.files import to_json_text
+from kvfuzz.case.schedule import Crop, Reorder
+from kvfuzz.localize.location import Divergence, SiteDifference
 from kvfuzz.report.map import (
     LEVELS,
     PAGE,
@@ -21,8 +22,7 @@ from kvfuzz.report.map import (
     short,
     times,
 )
-from kvfuzz.schedule import Crop, Reorder
-from kvfuzz.sites import IN_LAYER, Site
+from kvfuzz.subjects.trace import IN_LAYER, Site
 
 LARGE = Case((tuple(range(100)),), (96, 1, 1, 1, 1))
 TOKENWISE = Case((tuple(range(50)),), (1,) * 50)

@@ -9,11 +9,11 @@ import re
 import pytest
 from rich.console import Console
 
-from kvfuzz.case import Case
-from kvfuzz.location import SiteDifference
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop
+from kvfuzz.localize.location import SiteDifference
 from kvfuzz.report.terminal import terminal_map
-from kvfuzz.schedule import Crop
-from kvfuzz.sites import IN_LAYER
+from kvfuzz.subjects.trace import IN_LAYER
 
 CASE = Case(((1, 2, 3, 4),), (2, 1, Crop(1), 1))
 LARGE = Case((tuple(range(100)),), (96, 1, 1, 1, 1))

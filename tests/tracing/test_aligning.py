@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfuzz.tracing.aligning import aligned, frame_of
+from kvfuzz.localize.operations.align import aligned, frame_of
 
 WIDTH = 101  # no number of tokens, rows or heads
 

@@ -6,20 +6,25 @@ import pytest
 import torch
 from torch import nn
 
-from kvfuzz.case import Case
-from kvfuzz.loading import as_factory
-from kvfuzz.schedule import Padded
-from kvfuzz.tracing import references as references_module
-from kvfuzz.tracing.aligning import frame_of
-from kvfuzz.tracing.blaming import culprit, first_difference, last_difference
-from kvfuzz.tracing.comparing import compared, noise_between, worst
-from kvfuzz.tracing.differing import allowed_for, difference_of, largest_along, scale_of
-from kvfuzz.tracing.events import Event
-from kvfuzz.tracing.first import latent_cells
-from kvfuzz.tracing.inside import diverging_step, inside
-from kvfuzz.tracing.modules import blocks_of, modules_of
-from kvfuzz.tracing.naming import Sites, owner_of
-from kvfuzz.tracing.pairing import grouped, paired, same_in
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Padded
+from kvfuzz.localize.operations import reference_runs as references_module
+from kvfuzz.localize.operations.align import frame_of
+from kvfuzz.localize.operations.blame import culprit, first_difference, last_difference
+from kvfuzz.localize.operations.compare_states import compared, noise_between, worst
+from kvfuzz.localize.operations.difference import (
+    allowed_for,
+    difference_of,
+    largest_along,
+    scale_of,
+)
+from kvfuzz.localize.operations.events import Event
+from kvfuzz.localize.operations.first_difference import latent_cells
+from kvfuzz.localize.operations.modules import blocks_of, modules_of
+from kvfuzz.localize.operations.pair import grouped, paired, same_in
+from kvfuzz.localize.operations.sites import Sites, owner_of
+from kvfuzz.localize.operations.traced_case import diverging_step, inside
+from kvfuzz.subjects.loading import as_factory
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
 

@@ -6,11 +6,11 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 
 import kvfuzz
-from kvfuzz.case import Case
-from kvfuzz.tracing import recording as module
-from kvfuzz.tracing.events import OUTPUT
-from kvfuzz.tracing.modules import is_norm
-from kvfuzz.tracing.recording import Watched, recorded
+from kvfuzz.case.case import Case
+from kvfuzz.localize.operations import record as module
+from kvfuzz.localize.operations.events import OUTPUT
+from kvfuzz.localize.operations.modules import is_norm
+from kvfuzz.localize.operations.record import Watched, recorded
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, decoder
 

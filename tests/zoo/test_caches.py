@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from kvfuzz.injection import _place, replaced
-from kvfuzz.zoo import recurrence
-from kvfuzz.zoo.config import CACHES, MIXES, POSITIONS, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
-from kvfuzz.zoo.places import NOWHERE
-from kvfuzz.zoo.storage.ring import SPARE
+from kvfuzz.subjects.injection import _place, replaced
+from kvfuzz.subjects.zoo import recurrence
+from kvfuzz.subjects.zoo.config import CACHES, MIXES, POSITIONS, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.places import NOWHERE
+from kvfuzz.subjects.zoo.storage.ring import SPARE
 from tests.zoo.programs import GIVEN, Disagreement, Program
 
 STEPS = 15
@@ -168,7 +168,7 @@ FAULTS = {
 def test_a_fault_in_the_cached_path_is_found(target):
     """The test above can fail, at each of its checks."""
     make, settings, words = FAULTS[target]
-    place = _place(f"kvfuzz.zoo.{target}")
+    place = _place(f"kvfuzz.subjects.zoo.{target}")
     real = getattr(*place)
     decoder = decoder_of(layers=2, **settings)
 

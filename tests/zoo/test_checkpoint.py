@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from kvfuzz.audit import BOUNDARY
+from kvfuzz.audit.audit import BOUNDARY
+from kvfuzz.audit.sabotage import position_differences
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.interventions import position_differences
-from kvfuzz.zoo.checkpoint import CONFIG, MAX_LOSS, PATTERNS, Recipe, train
+from kvfuzz.subjects.zoo.checkpoint import CONFIG, MAX_LOSS, PATTERNS, Recipe, train
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kvfuzz.agreement import check
-from kvfuzz.case import Case
+from kvfuzz.case.case import Case
 from kvfuzz.errors import UsageError
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.zoo.cache import expected_bytes
-from kvfuzz.zoo.config import NORMS, POSITIONS, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
-from kvfuzz.zoo.presets import PRESETS
-from kvfuzz.zoo.weights import drawn
+from kvfuzz.oracle.agreement import check
+from kvfuzz.subjects.run import run_cached, run_uncached
+from kvfuzz.subjects.zoo.cache import expected_bytes
+from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.presets import PRESETS
+from kvfuzz.subjects.zoo.weights import drawn
 
 ROWS = ((5, 17, 29, 41, 53, 2, 14, 26), (6, 18, 30, 42, 54, 3, 15, 27))
 SCHEDULES = ((8,), (1,) * 8, (3, 1, 4), (2, 5, 1))

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kvfuzz.run import run_uncached
-from kvfuzz.zoo.config import MIXES, DecoderConfig
-from kvfuzz.zoo.decoder import Decoder
-from kvfuzz.zoo.weights import drawn
+from kvfuzz.subjects.run import run_uncached
+from kvfuzz.subjects.zoo.config import MIXES, DecoderConfig
+from kvfuzz.subjects.zoo.decoder import Decoder
+from kvfuzz.subjects.zoo.weights import drawn
 
 ROW = (5, 17, 29, 41, 53, 2, 14, 26)
 

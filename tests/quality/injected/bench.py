@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 import kvfuzz
-from kvfuzz.location import Line, Location
-from kvfuzz.subject import Factory
-from kvfuzz.verdict import Verdict
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.localize.location import Line, Location
+from kvfuzz.subjects.protocol import Factory
 from tests.quality.injected.copies import Copy, Place, copied, library_file
 from tests.quality.injected.faults import Fault
 from tests.quality.injected.reach import Operation, operations, reached

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kvfuzz.case import Case
-from kvfuzz.schedule import Crop, Entry, Padded, Reorder
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop, Entry, Padded, Reorder
 from tests.quality.injected.copies import CACHE, MASKS, Anchor, Edit
 
 ARCHITECTURES: Mapping[str, str] = {

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kvfuzz.case import Case
-from kvfuzz.layout import layout
-from kvfuzz.run import run_cached, run_uncached
-from kvfuzz.subject import Factory
+from kvfuzz.case.case import Case
+from kvfuzz.case.layout import layout
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import run_cached, run_uncached
 from tests.quality.injected.copies import Copy, Place
 
 

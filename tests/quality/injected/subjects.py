@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from kvfuzz.adapters import transformers as adapter
-from kvfuzz.adapters.source import source_of
-from kvfuzz.loading import Options
-from kvfuzz.subject import Factory
+from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.transformers import factory as adapter
+from kvfuzz.subjects.transformers.source import source_of
 from tests.quality.injected.copies import Copy
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {

@@ -1,0 +1,1 @@
+"""One test input, and its result: cases, schedules, verdicts, counterexamples."""

@@ -1,0 +1,293 @@
+"""A case: one experiment, as plain data that any worker and any machine can repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from kvfuzz.case.schedule import (
+    SIDES,
+    Crop,
+    Entry,
+    Fork,
+    New,
+    Operation,
+    Padded,
+    Reorder,
+    Reset,
+    Switch,
+    entry_from_json,
+    entry_text,
+    entry_to_json,
+)
+from kvfuzz.errors import InvalidCase
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+GIVEN = ("mask", "positions")
+"""The optional arguments of `cached` that a case may give to every call."""
+
+Slots = tuple[tuple[int | None, ...], ...]
+"""What the slots of a cache hold, for each of its rows: tokens, and None for padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a case. It acts on cache number `cache`, whose slots held `before` and then hold
+    `after`. One that feeds (`operation` None or Padded) takes the columns `start` to `stop` of the
+    token table; for any other operation these are equal. A fork copies cache number `source`.
+    """
+
+    index: int
+    start: int
+    stop: int
+    cache: int = 0
+    operation: Operation | None = None
+    before: Slots = ((),)
+    after: Slots = ((),)
+    source: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """`prefill` for a call on an empty cache, `decode` for one token, `extend` for a later
+        chunk, else the word of the operation (`select` and `repeat` for those of rows)."""
+        if isinstance(self.operation, Reorder):
+            return self.operation.kind(len(self.before))
+        if not self.feeds:
+            assert self.operation is not None
+            return self.operation.word
+        if not self.before[0]:
+            return "prefill"
+        return "decode" if self.stop - self.start == 1 else "extend"
+
+    @property
+    def feeds(self) -> bool:
+        return self.operation is None or isinstance(self.operation, Padded)
+
+    @property
+    def batch(self) -> int:
+        """The number of rows of the cache, when the step is done."""
+        return len(self.after)
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Token rows, and the steps by which they reach the caches of one built model.
+
+    `tokens` is a table [rows][columns]. Each feeding entry of `schedule` takes the next columns:
+    row i of the current cache is fed from row i of the table (rows that the cache does not have
+    stay unused). `given` names the optional arguments that every call gets; `seed`, `dtype` and
+    `config` (JSON values) are what the subject is built with. Raises InvalidCase for what makes no
+    sense.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    schedule: tuple[Entry, ...]
+    seed: int = 0
+    dtype: str = "float32"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.tokens or not self.tokens[0]:
+            raise InvalidCase("a case needs at least one row of at least one token, got none")
+        lengths = sorted({len(row) for row in self.tokens})
+        if len(lengths) > 1:
+            raise InvalidCase(f"the rows of a case have one length, got lengths {lengths}")
+        odd = next((value for value in chain(*self.tokens) if type(value) is not int), None)
+        if odd is not None:
+            raise InvalidCase(f"tokens should hold integers, got {odd!r}")
+        sizes = [_size(entry) for entry in self.schedule]
+        if (
+            any(size < 1 for size in sizes if size is not None)
+            or sum(filter(None, sizes)) != (lengths[0])
+        ):
+            entries = [e if isinstance(e, int) else entry_text(e) for e in self.schedule]
+            raise InvalidCase(
+                f"schedule {entries} should be positive chunk sizes that sum to "
+                f"the {lengths[0]} tokens of a row"
+            )
+        if self.dtype not in DTYPES:
+            raise InvalidCase(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if not set(self.given) <= set(GIVEN) or sorted(set(self.given)) != list(self.given):
+            raise InvalidCase(f"given should name {' and '.join(GIVEN)}, got {list(self.given)}")
+        if not self.is_plain:
+            for _ in self.steps():
+                pass  # each entry is checked against what the caches hold by then
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one cache of all rows, and tokens are all that happens to it."""
+        return all(type(entry) is int for entry in self.schedule)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it needs nothing of a subject but the protocol's three methods."""
+        return self.is_plain and not self.given
+
+    @property
+    def batch(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens[0])
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether a step feeds a cache that holds something already."""
+        if self.is_plain:
+            return len(self.schedule) > 1
+        return any(step.feeds and step.before[0] for step in self.steps())
+
+    def beginning(self, feeds: int) -> Case:
+        """This case up to its step number `feeds` (from 1) that feeds, or whole."""
+        stops = [step for step in self.steps() if step.feeds][:feeds]
+        last = stops[-1]
+        return replace(
+            self, tokens=self.prefix(last.stop), schedule=self.schedule[: last.index + 1]
+        )
+
+    def prefix(self, stop: int) -> tuple[tuple[int, ...], ...]:
+        """The first `stop` tokens of every row."""
+        return tuple(row[:stop] for row in self.tokens)
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, in order. Raises InvalidCase at an entry that makes no sense there."""
+        return _steps(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokens": [list(row) for row in self.tokens],
+            "schedule": [entry_to_json(entry) for entry in self.schedule],
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "config": dict(self.config),
+            **({"given": list(self.given)} if self.given else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Case:
+        """The case that `to_json` wrote. Raises InvalidCase naming the field that is wrong."""
+        if not isinstance(data, dict):
+            raise InvalidCase(f"a case is a JSON object, got {type(data).__name__}")
+        missing = sorted({"tokens", "schedule", "seed", "dtype"} - set(data))
+        if missing:
+            raise InvalidCase(f"the case has no {missing[0]!r}")
+        tokens = _lists_of_integers(data["tokens"])
+        config, given = data.get("config", {}), data.get("given", [])
+        if not isinstance(config, dict):
+            raise InvalidCase(f"'config' should be an object, got {config!r}")
+        if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
+            raise InvalidCase(f"'given' should be a list of words, got {given!r}")
+        if not isinstance(data["schedule"], list):
+            raise InvalidCase(f"'schedule' should be a list, got {data['schedule']!r}")
+        return cls(
+            tokens=tokens,
+            schedule=tuple(map(entry_from_json, data["schedule"])),
+            seed=_integer("seed", data["seed"]),
+            dtype=str(data["dtype"]),
+            config=config,
+            given=tuple(given),
+        )
+
+
+def _size(entry: Entry) -> int | None:
+    """How many columns `entry` takes; None for an operation that feeds nothing."""
+    if isinstance(entry, Padded):
+        return entry.size
+    return entry if type(entry) is int else None
+
+
+def _steps(case: Case) -> Iterator[Step]:
+    """Follow the caches of `case` from entry to entry."""
+    first = case.schedule[0]
+    caches: list[Slots] = [] if isinstance(first, New) else [((),) * case.batch]
+    current, column = 0, 0
+    for index, entry in enumerate(case.schedule):
+        operation = None if isinstance(entry, int) else entry
+        source = current if isinstance(entry, Fork) else None
+        before = caches[current] if caches else ()
+        match entry:
+            case int() | Padded():
+                stop = column + (_size(entry) or 0)
+                after = _fed(before, case, column, stop, operation)
+            case New(rows):
+                _require(1 <= rows <= case.batch, entry, f"1 to {case.batch} rows")
+                after, stop = ((),) * rows, column
+            case Switch(cache):
+                _require(0 <= cache < len(caches), entry, f"one of the {len(caches)} caches")
+                current, before = cache, caches[cache]
+                after, stop = before, column
+            case _:
+                after, stop = _changed(before, entry, case), column
+        if isinstance(entry, New | Fork):
+            caches.append(after)
+            current = len(caches) - 1
+        caches[current] = after
+        yield Step(index, column, stop, current, operation, before, after, source)
+        column = stop
+
+
+def _fed(before: Slots, case: Case, start: int, stop: int, operation: Operation | None) -> Slots:
+    """The slots of the current cache once the columns `start` to `stop` are fed."""
+    new: list[tuple[int | None, ...]] = [row[start:stop] for row in case.tokens[: len(before)]]
+    if isinstance(operation, Padded):
+        size, side, pads = operation.size, operation.side, operation.pads
+        _require(side in SIDES, operation, f"{' or '.join(SIDES)} as its side")
+        _require(len(pads) == len(before), operation, f"a number of pads for {len(before)} rows")
+        _require(all(0 <= n < size for n in pads), operation, f"0 to {size - 1} pads in each row")
+        if any(pads) and "mask" not in case.given:
+            raise InvalidCase("a case with padding gives every call a mask: 'given' lacks 'mask'")
+        nothing: tuple[None, ...] = (None,)
+        new = [
+            nothing * n + row[n:] if side == "left" else row[: size - n] + nothing * n
+            for row, n in zip(new, pads, strict=True)
+        ]
+    return tuple(old + row for old, row in zip(before, new, strict=True))
+
+
+def _changed(before: Slots, entry: Entry, case: Case) -> Slots:
+    """The slots of the current cache after an operation that feeds nothing."""
+    _require(bool(before and before[0]), entry, "a cache that holds something to act on")
+    match entry:
+        case Crop(count):
+            _require(count >= 1, entry, "a count of 1 or more")
+            return tuple(row[: max(0, len(row) - count)] for row in before)
+        case Reorder(rows):
+            _require(1 <= len(rows) <= case.batch, entry, f"1 to {case.batch} rows")
+            fits = all(0 <= row < len(before) for row in rows)
+            _require(fits, entry, f"rows from 0 to {len(before) - 1}")
+            return tuple(before[row] for row in rows)
+        case Reset():
+            return ((),) * len(before)
+        case _:
+            return before
+
+
+def _require(holds: bool, entry: Any, wanted: str) -> None:
+    if not holds:
+        raise InvalidCase(f"{entry_text(entry)!r} in the schedule should have {wanted}")
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidCase(f"{name!r} should hold integers, got {value!r}")
+    return value
+
+
+def _lists_of_integers(values: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(values, list):
+        raise InvalidCase(f"'tokens' should be a list of rows, got {values!r}")
+    return tuple(_row(row) for row in values)
+
+
+def _row(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise InvalidCase(f"'tokens' should be a list of integers, got {values!r}")
+    return tuple(_integer("tokens", value) for value in values)

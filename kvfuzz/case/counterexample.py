@@ -1,0 +1,138 @@
+"""A shrunk failing case with its verdict, in a file that `kvfuzz replay` accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import torch
+
+from kvfuzz._version import __version__
+from kvfuzz.case.case import Case
+from kvfuzz.case.files import write_json
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import InvalidCase, InvalidCounterexample, one_line
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """`subject` is the name that finds it again; `verdict` and `located` are what was seen, as
+    JSON; `environment` is where: versions, thread count, device."""
+
+    subject: str
+    case: Case
+    verdict: Mapping[str, Any]
+    located: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "kind": "kvfuzz counterexample",
+            **self.environment,
+            "subject": self.subject,
+            "case": self.case.to_json(),
+            "verdict": dict(self.verdict),
+            "located": dict(self.located) if self.located else None,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits of what is run: the same subject and case have the same."""
+        identity = json.dumps([self.subject, self.case.to_json()], sort_keys=True)
+        return hashlib.sha256(identity.encode()).hexdigest()[:8]
+
+    def save(self, folder: Path) -> Path:
+        """Write this to `folder`, under its digest, and return the path."""
+        path = folder / f"{self.digest}.json"
+        write_json(path, self.to_json())
+        return path
+
+
+def counterexample(
+    subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
+) -> Counterexample:
+    """What was just seen, with the environment it was seen in."""
+    return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
+
+
+def environment_of(device: str) -> dict[str, Any]:
+    """What a result depends on beside the case: versions (Hypothesis turns seeds into cases),
+    thread count, device, and the instructions or the chip that it computes with."""
+    return {
+        "kvfuzz": __version__,
+        "torch": str(torch.__version__),
+        "hypothesis": hypothesis.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "backend": _backend(device),
+    }
+
+
+def _backend(device: str) -> str:
+    """The kernels of `device`: they group sums, and so round, in their own ways."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        tf32 = "with TF32" if torch.backends.cuda.matmul.allow_tf32 else "without TF32"
+        return f"{torch.cuda.get_device_name(device)}, {tf32}"
+    return torch.backends.cpu.get_cpu_capability() if kind == "cpu" else kind
+
+
+def read(path: Path) -> Counterexample:
+    """The counterexample in the file at `path`.
+
+    Raises InvalidCounterexample, in one line that names the file and what is wrong with it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidCounterexample(f"cannot read {path}: {reason}") from None
+    if not text.strip():
+        raise InvalidCounterexample(f"{path} is empty")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError also for numbers of 5,000 digits
+        raise InvalidCounterexample(f"{path} is not JSON: {one_line(error)}") from None
+    if not isinstance(data, dict) or data.get("kind") != "kvfuzz counterexample":
+        raise InvalidCounterexample(
+            f'{path} is not a counterexample: it has no "kind": "kvfuzz counterexample"'
+        )
+    return _from_json(path, data)
+
+
+def _from_json(path: Path, data: dict[str, Any]) -> Counterexample:
+    schema = data.get("schema")
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
+        raise InvalidCounterexample(f"{path} has schema {schema!r}, expected {SCHEMA}")
+    if schema > SCHEMA:
+        raise InvalidCounterexample(
+            f"{path} has schema {schema}, newer than this kvfuzz reads ({SCHEMA}): upgrade kvfuzz"
+        )
+    subject = data.get("subject")
+    # Printed before it is imported, so it must not be able to print anything else.
+    if not isinstance(subject, str) or not subject or not subject.isprintable():
+        raise InvalidCounterexample(f"{path} names no subject, got {subject!r}")
+    try:
+        case = Case.from_json(data.get("case"))
+    except InvalidCase as error:
+        raise InvalidCounterexample(f"{path}: {error}") from None
+    known = ("schema", "kind", "subject", "case", "verdict", "located")
+    verdict, located = data.get("verdict"), data.get("located")
+    return Counterexample(
+        subject,
+        case,
+        verdict if isinstance(verdict, dict) else {},
+        located if isinstance(located, dict) else None,
+        {key: value for key, value in data.items() if key not in known},
+    )

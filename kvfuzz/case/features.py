@@ -1,0 +1,53 @@
+"""What a case exercises, in words: its elements, and the one family of schedules it belongs to."""
+
+from __future__ import annotations
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import SIDES, Crop, Padded
+
+PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
+OPERATED = ("crop", "reorder", "select", "repeat", "fork", "restore", "reset", "new", "switch")
+PADDED = tuple(f"{side} padding" for side in SIDES)
+FAMILIES = (*PLAIN, "given arguments", "padding", *OPERATED, "several operations")
+ELEMENTS = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", "several rows")
+
+
+def elements(case: Case) -> frozenset[str]:
+    """The ELEMENTS that `case` has: kinds of steps (`new` for a second cache), padding, optional
+    arguments, more than one row."""
+    steps = list(case.steps())
+    kinds = {step.kind for step in steps if step.kind != "new" or step.index > 0}
+    sides = {
+        f"{step.operation.side} padding" for step in steps if isinstance(step.operation, Padded)
+    }
+    rows = {"several rows"} if any(step.batch > 1 for step in steps) else set()
+    return frozenset((kinds | sides | rows | set(case.given)) & set(ELEMENTS))
+
+
+def family(case: Case) -> str:
+    """The one of FAMILIES that `case` belongs to, and that a kill tells most by."""
+    found = elements(case)
+    operations = [word for word in OPERATED if word in found - {"switch"}]
+    if found & set(PADDED):
+        return "several operations" if operations else "padding"
+    if operations:
+        return operations[0] if len(operations) == 1 else "several operations"
+    if case.given:
+        return "given arguments"
+    sizes = [step.size for step in case.steps() if step.feeds]
+    if set(sizes) == {1}:
+        return "token by token"
+    if len(sizes) == 1:
+        return "prefill only"
+    return "prefill + decode" if set(sizes[1:]) == {1} else "chunks"
+
+
+OVERSHOOT = "overshoot"
+
+
+def overshoots(case: Case) -> bool:
+    """Whether a step crops by more than is stored."""
+    return any(
+        isinstance(step.operation, Crop) and step.operation.count > len(step.before[0])
+        for step in case.steps()
+    )

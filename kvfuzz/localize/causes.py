@@ -1,0 +1,157 @@
+"""Causes: from how a state differs to what to look at first.
+
+A wrong state often is the right state of something else: of another position, another row, another
+layer, or the right one rounded, scaled, rotated. Each of these is tried on the numbers themselves;
+what fits names the cause. Where nothing does, the site decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvfuzz.localize.lookalikes import State, resemblance
+from kvfuzz.subjects.trace import Site
+
+CAUSES: Mapping[str, str] = {
+    "position index": "the position index of the {token} token{seen}",
+    "rope scaling": "the rotary frequencies that {layer} uses at the {token} token: the position "
+    "is right and the rotation is not{seen}",
+    "append slot": "what {layer} appends to its cache and reads back: the slot, and the number of "
+    "entries, at the {token} token{seen}",
+    "layer index": "the index of the layer that {layer} passes to its cache{seen}",
+    "batch row": "the order of the rows in {layer}'s cache, at row {row}{seen}",
+    "stale state": "what {operation} leaves in {layer}'s cache: it holds what it should no longer "
+    "hold, at the {token} token{seen}",
+    "head grouping": "how the heads of {layer} share keys and values, at the {token} token{seen}",
+    "dtype": "where {layer} rounds to a lower precision than the model's, at the {token} "
+    "token{seen}",
+    "scale": "the factor that {layer} multiplies by at the {token} token{seen}",
+    "norm": "the normalisation {where} in {layer}, at the {token} token{seen}",
+    "projection": "the query, key and value projections of {layer} (and their rotation), at the "
+    "{token} token{seen}",
+    "mask alignment": "the mask that {layer} applies and the order of its keys, at the {token} "
+    "token{seen}",
+    "window": "the window of {layer}: which keys are still seen at the {token} token{seen}",
+    "recurrent state": "the state that {layer} carries from call to call, at the {token} "
+    "token{seen}",
+    "residual": "the residual connection {where} in {layer}, at the {token} token{seen}",
+    "mlp": "the MLP of {layer}, at the {token} token{seen}",
+    "readout": "the readout, at the {token} token{seen}",
+}
+"""The causes, each with what to look at first."""
+
+_OF_KIND = {
+    "position": "position index",
+    "norm": "norm",
+    "kv": "projection",
+    "cache": "append slot",
+    "attention": "mask alignment",
+    "residual": "residual",
+    "mlp_norm": "norm",
+    "mlp": "mlp",
+    "mlp_residual": "residual",
+    "final_norm": "norm",
+    "logits": "readout",
+}
+_WHERE = {
+    "norm": "before attention",
+    "mlp_norm": "before the MLP",
+    "final_norm": "before the readout",
+    "residual": "around attention",
+    "mlp_residual": "around the MLP",
+}
+_ORDINALS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+)
+# After these the length of the cache is another, and where the next token stands is read from it.
+_SHORTENING = ("crop", "reset", "restore")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What else is known: `operation` is the kind of the last step that fed nothing before the
+    divergence, `operated` whether that step itself left the wrong state, `earlier` whether the
+    state is about tokens of earlier calls, `rotary` whether it is part of a rotary table,
+    `recurrent` whether of a state that is no key or value; `window` is that of the layer, in
+    entries, None for all."""
+
+    operation: str | None = None
+    operated: bool = False
+    earlier: bool = False
+    rotary: bool = False
+    recurrent: bool = False
+    window: int | None = None
+
+
+def cause_of(site: Site, position: int, state: State, facts: Facts) -> tuple[str, str]:
+    """The cause, a key of CAUSES, and in words what shows it (empty where the site alone does)."""
+    shown = resemblance(state)
+    if shown is not None:
+        return _fitting(shown[0], site, facts), shown[1]
+    if facts.operated or (facts.operation and facts.earlier):
+        moved = facts.operation in ("reorder", "select", "repeat")
+        cause = "batch row" if moved else "stale state"
+        return cause, f"the last operation was {facts.operation}"
+    if facts.recurrent and site.kind in ("kv", "cache"):
+        return "recurrent state", ""
+    if facts.rotary:
+        return "rope scaling", ""
+    if site.kind == "attention" and facts.window is not None and position >= facts.window:
+        return "window", f"it is past the window of {facts.window}"
+    return _OF_KIND[site.kind], ""
+
+
+def _fitting(cause: str, site: Site, facts: Facts) -> str:
+    """What a resemblance means at `site`."""
+    if cause == "append slot" and site.kind not in ("kv", "cache"):
+        return "position index" if facts.rotary else _OF_KIND[site.kind]
+    if cause == "append slot" and facts.operation and site.kind == "cache":
+        return "stale state"
+    if cause == "rope scaling" and site.kind not in ("kv", "cache"):
+        return _OF_KIND[site.kind]
+    if cause == "position index" and site.kind not in ("position", "kv", "cache"):
+        return _OF_KIND[site.kind]  # numbers in a mask
+    if cause == "position index" and facts.operation in _SHORTENING:
+        return "stale state"
+    if cause == "scale" and site.kind in ("norm", "mlp_norm", "final_norm", "position"):
+        return _OF_KIND[site.kind]
+    return cause
+
+
+def advice(
+    cause: str, site: Site, row: int, position: int, seen: str = "", operation: str | None = None
+) -> str:
+    """What to look at first, in a sentence for a person."""
+    return CAUSES[cause].format(
+        token=ordinal(position),
+        row=row,
+        layer="the model" if site.layer is None else f"layer {site.layer + 1}",
+        where=_WHERE.get(site.kind, ""),
+        operation=operation or "an earlier call",
+        seen=f" ({seen})" if seen else "",
+    )
+
+
+def advice_for(site: Site, row: int, position: int) -> str:
+    """What to look at first where the site is all that is known."""
+    return advice(_OF_KIND[site.kind], site, row, position)
+
+
+def ordinal(position: int) -> str:
+    """`first`, `second`, ... `tenth`, then `11th` for the token at `position` (from 0)."""
+    if position < len(_ORDINALS):
+        return _ORDINALS[position]
+    number = position + 1
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -1,0 +1,226 @@
+"""The site of each state of a torch model, told from where it is computed.
+
+Layers are the entries of the outermost list of modules that does most of the work, or, in a model
+that numbers none, modules of one class side by side that do more than half of it. Within one,
+the softmax or the fused kernel of attention parts what comes before it from what comes after; a
+layer without one mixes tokens in its first module that does not normalise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvfuzz.localize.operations.align import Frame
+from kvfuzz.localize.operations.compare_states import Compared
+from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.localize.operations.modules import block_of
+from kvfuzz.subjects.trace import Site
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Where a layer begins and where its parts are, by the index of an event: `mixer` is the module
+    that mixes tokens, `attends` the event that does, None for a recurrence, `scores` the product of
+    queries and keys before it, and `mixed` the last event of the mixer."""
+
+    name: str
+    number: int
+    mixer: str
+    attends: int | None
+    mixed: int
+    scores: int
+
+
+class Sites:
+    """The sites of the states of one step, whose `events` are all there."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        norms: set[str],
+        frame: Frame,
+        blocks: Mapping[str, int] | None = None,
+    ) -> None:
+        self._events, self._norms = events, norms
+        self._stack = _stack(events, blocks or {})
+        self._layers = _layers(events, self._stack, norms)
+        self._begun, self._ended = _span(events, self._stack)
+        self._masks = _for_masks(events, self._begun, _owner(events, self._stack), frame)
+
+    def of(self, event: Event, one: Compared | None) -> Site:
+        """The site of `event`, which is compared as `one`, if it is."""
+        if not self._layers:
+            return _alone(event, self._events, one)
+        layer = self._stack.layer_of(event.module)
+        if layer is not None:
+            number = layer[1]
+            return Site(_kind(event, self._layers[number], self._norms, one), number)
+        if event.index < self._begun:
+            return Site("attention", 0) if event.index in self._masks else Site("position")
+        if event.index > self._ended:
+            return Site("final_norm" if event.module in self._norms else "logits")
+        return Site("attention", 0)
+
+
+def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
+    """The site of `event` in code without layers, which is taken for one."""
+    if not event.output.is_floating_point():
+        return Site("position")
+    if event is events[-1]:
+        return Site("logits")
+    attends = next((e.index for e in events if e.operation in ATTENDING), None)
+    if attends is not None and event.index >= attends:
+        return Site("attention", 0)
+    carried = (
+        event.unseen
+        or any(index < events[0].index for index in event.inputs)
+        or (one is not None and one.pieces[0].every and not one.pieces[0].new)
+    )
+    return Site("cache" if carried else "kv", 0)
+
+
+def owner_of(events: Sequence[Event], blocks: Mapping[str, int]) -> str:
+    """The name of the module that holds the layers, which are `blocks` if they have no numbers."""
+    return _owner(events, _stack(events, blocks))
+
+
+class _Stack:
+    """The layers of a model, which `owner` holds: numbered after a `prefix`, which ends with a dot
+    if it is not empty, or by name as `blocks`."""
+
+    def __init__(self, owner: str, prefix: str, blocks: Mapping[str, int]) -> None:
+        self.owner, self._prefix, self._blocks = owner, prefix, blocks
+        self._known: dict[str, tuple[str, int] | None] = {}
+
+    def layer_of(self, module: str) -> tuple[str, int] | None:
+        """The name and the number of the layer that `module` is in, None outside layers."""
+        if module not in self._known:  # asked for each operation, of a few modules
+            self._known[module] = self._layer_of(module)
+        return self._known[module]
+
+    def _layer_of(self, module: str) -> tuple[str, int] | None:
+        if self._blocks:
+            block = block_of(module, self._blocks)
+            return None if block is None else (block, self._blocks[block])
+        number = module[len(self._prefix) :].split(".", 1)[0]
+        inside = module.startswith(self._prefix) and number.isdigit()
+        return (self._prefix + number, int(number)) if inside else None
+
+
+def _stack(events: Sequence[Event], blocks: Mapping[str, int]) -> _Stack:
+    """The `blocks` if more than half of the operations are in them, else the list of modules in
+    which most are."""
+    within = sum(1 for event in events if blocks and block_of(event.module, blocks) is not None)
+    if 2 * within > len(events):
+        outside = next(iter(blocks)).rpartition(".")[0]
+        called = any(event.module == outside for event in events)  # it is no mere dict of modules
+        return _Stack(outside if called else outside.rpartition(".")[0], "", blocks)
+    counts: Counter[str] = Counter()
+    for module, count in Counter(event.module for event in events).items():
+        parts = module.split(".")
+        first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
+        if first is not None:
+            counts[".".join(parts[:first]) + "." if first else ""] += count
+    prefix = counts.most_common(1)[0][0] if counts else "\0"
+    return _Stack(prefix.rstrip(".").rpartition(".")[0], prefix, {})
+
+
+def _owner(events: Sequence[Event], stack: _Stack) -> str:
+    # Without a name it is the model itself.
+    return stack.owner or next((e.module for e in events if e.module.startswith("<")), "")
+
+
+def _layers(events: Sequence[Event], stack: _Stack, norms: set[str]) -> dict[int, _Layer]:
+    inside: dict[tuple[str, int], list[Event]] = {}
+    for event in events:
+        layer = stack.layer_of(event.module)
+        if layer is not None:
+            inside.setdefault(layer, []).append(event)
+    return {number: _layer(name, number, own, norms) for (name, number), own in inside.items()}
+
+
+def _layer(name: str, number: int, events: Sequence[Event], norms: set[str]) -> _Layer:
+    attends = next((e for e in events if e.operation in ATTENDING), None)
+    if attends is not None and attends.module != name:
+        mixer = attends.module
+    else:
+        others = (e.module for e in events if e.module != name and e.module not in norms)
+        mixer = next((".".join(m.split(".")[: len(name.split(".")) + 1]) for m in others), name)
+    mixed = max((e.index for e in events if _within(e.module, mixer)), default=-1)
+    if mixer == name:
+        mixed = attends.index if attends is not None else -1
+    if attends is None:
+        return _Layer(name, number, mixer, None, mixed, -1)
+    return _Layer(name, number, mixer, attends.index, mixed, _scores(attends, events))
+
+
+def _scores(attends: Event, events: Sequence[Event]) -> int:
+    """The product that the softmax is taken of, or the fused kernel itself."""
+    known = {event.index: event for event in events}
+    waiting, found = [attends.index], []
+    while waiting and attends.operation == "softmax":
+        for source in known[waiting.pop()].inputs:
+            if source in known and known[source].operation in TAPPED:
+                found.append(source)
+            elif source in known:
+                waiting.append(source)
+    return max(found, default=attends.index)
+
+
+def _within(module: str, outer: str) -> bool:
+    return module == outer or module.startswith(outer + ".")
+
+
+def _span(events: Sequence[Event], stack: _Stack) -> tuple[int, int]:
+    """The first and the last event inside layers."""
+    inside = [event.index for event in events if stack.layer_of(event.module) is not None]
+    return (inside[0], inside[-1]) if inside else (events[-1].index + 1, events[-1].index + 1)
+
+
+def _for_masks(events: Sequence[Event], begun: int, owner: str, frame: Frame) -> set[int]:
+    """Those of the events before the first layer that are made for masks: in the module that holds
+    the layers, and nothing but masks is made from them."""
+    before = [event for event in events if event.index < begun]
+    others: set[int] = set()
+    for event in reversed(before):
+        made = event.module != owner or (
+            event.output.is_floating_point() and not _is_square(event, frame)
+        )
+        if event.index in others or made:
+            others |= {event.index, *event.inputs}
+    return {event.index for event in before} - others
+
+
+def _is_square(event: Event, frame: Frame) -> bool:
+    """Whether it may be a mask of numbers: of rows, heads, new tokens and slots, or less."""
+    shape = event.output.shape
+    if len(shape) < 2:
+        return shape == (frame.slots,)
+    return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
+
+
+def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:
+    inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
+    if inner and not (event.module == layer.name and event.index > layer.mixed):
+        return _kind_of_mixing(event, layer, one)
+    if event.index <= layer.mixed or layer.mixed < 0:
+        return "norm" if event.module in norms or event.module == layer.name else "attention"
+    if event.module in norms:
+        return "mlp_norm"
+    if event.module != layer.name:
+        return "mlp"
+    return "mlp_residual" if event.operation == OUTPUT else "residual"
+
+
+def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
+    if layer.attends is not None and event.index >= layer.scores:
+        return "attention"
+    if not event.output.is_floating_point() and event.output.dim() > 2:
+        return "attention"
+    if event.writes:
+        return "cache"
+    if one is not None and one.pieces[0].positions:
+        return "cache" if one.pieces[0].every else "kv"
+    return "cache" if event.unseen or layer.attends is None else "kv"

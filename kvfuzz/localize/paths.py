@@ -1,0 +1,136 @@
+"""Which of a decoder's paths agree with each other, on a case that diverged.
+
+Any of them can be the wrong one. Four are told apart: uncached, one run for each prefix; uncached,
+in one run; cached, in one call for all tokens of a row; and cached, by the steps of the case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.layout import layout
+from kvfuzz.localize.location import Suspect
+from kvfuzz.oracle.compare import compare
+from kvfuzz.oracle.reference import prefixwise_logits, tolerance_for
+from kvfuzz.oracle.tolerance import Tolerance
+from kvfuzz.subjects.protocol import Subject
+from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
+
+PREFIXES = "uncached, prefix by prefix"
+ONE_RUN = "uncached, in one run"
+ONE_CALL = "cached, in one call"
+STEPS = "cached, step by step"
+UNCACHED, CACHED = (PREFIXES, ONE_RUN), (ONE_CALL, STEPS)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The `groups` of paths that agree among themselves, the largest first, and in a sentence what
+    to suspect."""
+
+    groups: tuple[tuple[str, ...], ...]
+    sentence: str
+
+    @property
+    def prefixes_agree(self) -> bool:
+        """Whether one uncached run says of each prefix what a run over that alone says."""
+        return any({PREFIXES, ONE_RUN} <= set(group) for group in self.groups)
+
+
+def which_agree(subject: Subject, case: Case) -> Paths | None:
+    """Which paths agree on `case`; None where that cannot be told, because a path raised."""
+    found = layout(case)
+    try:
+        whole = run_uncached(subject, found.sequences)
+        each = prefixwise_logits(subject, case, "subject")
+        if isinstance(each, Exception):
+            return None
+        at_once = run_cached(
+            subject,
+            replace(case, tokens=found.sequences, schedule=(len(found.sequences[0]),), given=()),
+        )
+        stepwise = run_cached(subject, case)
+    except (CachedPathRaised, Refused):
+        return None
+    tolerance = tolerance_for(subject, case, whole, each)
+    logits = {
+        PREFIXES: found.table(each),
+        ONE_RUN: found.table(whole),
+        ONE_CALL: found.table(at_once),
+        STEPS: stepwise,
+    }
+    fed = found.fed.to(whole.device)
+    groups = _groups(logits, tolerance.at(found.table), fed)
+    return Paths(groups, _sentence(groups, single=len(case.schedule) == 1))
+
+
+def suspected(paths: Paths | None) -> tuple[Suspect, str | None]:
+    """The side to suspect: the one that disagrees with the largest group of paths."""
+    if paths is None or len(paths.groups) < 2:
+        return "unknown", None
+    first, second = paths.groups[:2]
+    if len(first) == len(second):
+        return "unknown", (
+            "the cached paths agree with each other, and so do the uncached ones: either side may "
+            "be the wrong one"
+            if set(first) in ({*CACHED}, {PREFIXES, ONE_RUN})
+            else None
+        )
+    if STEPS not in first:
+        return "cached", None
+    if {PREFIXES, ONE_RUN} <= set(first):
+        return "cached", None
+    return "uncached", "the uncached path is the odd one out: it is located against the cached one"
+
+
+def _groups(
+    logits: Mapping[str, Tensor], tolerance: Tolerance, fed: Tensor
+) -> tuple[tuple[str, ...], ...]:
+    """The names in `logits` by agreement with the first of each group, the largest group first."""
+    groups: list[list[str]] = []
+    for name, values in logits.items():
+        for group in groups:
+            if not bool(compare(values, logits[group[0]], tolerance, fed).diverges.any()):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return tuple(tuple(group) for group in sorted(groups, key=lambda group: -len(group)))
+
+
+def _sentence(groups: tuple[tuple[str, ...], ...], single: bool) -> str:
+    together = {name: number for number, group in enumerate(groups) for name in group}
+    alone = next((name for group in groups for name in group if len(group) == 1), None)
+    if len(groups) == 1:
+        return "all four paths agree on a fresh subject: suspect state that outlives a call"
+    if len(groups) == 2 and together[PREFIXES] == together[ONE_RUN]:
+        if together[ONE_CALL] == together[STEPS]:
+            return (
+                "the two cached paths agree with each other and the two uncached ones: suspect "
+                "what both cached paths share, or the uncached path"
+                if not single
+                else "the two uncached paths agree with each other: suspect the call on the cache"
+            )
+        if alone == STEPS:
+            return "cached in one call agrees with uncached: suspect what the later steps do"
+        if alone == ONE_CALL:
+            return "cached in one call is alone: suspect a call of several tokens on an empty cache"
+    if alone == ONE_RUN and len(groups) == 2:
+        return (
+            "an uncached run over later tokens is alone: what it says of a prefix depends on what "
+            "follows, or on the length"
+        )
+    if alone == PREFIXES and len(groups) == 2:
+        return (
+            "an uncached run of the prefix alone is the odd one out: the uncached path depends on "
+            "the length, and both cached paths agree with the longer run"
+        )
+    if len(groups) == 2:
+        first, second = (" and ".join(f"({name})" for name in group) for group in groups)
+        return f"{first} agree, and {second} agree: suspect what depends on the length"
+    listed = "; ".join(" = ".join(group) for group in groups)
+    return f"the paths fall apart ({listed})"

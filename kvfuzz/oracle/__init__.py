@@ -1,0 +1,1 @@
+"""Who decides: reference logits, tolerance, agreement and the companion laws."""

@@ -1,0 +1,148 @@
+"""The frame law: what each step does to the entries that caches hold, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case.case import Case, Step
+from kvfuzz.case.schedule import Reorder
+from kvfuzz.subjects.run import run_cached
+
+View = list[tuple[Tensor, Tensor] | None]
+"""Keys and values of each layer [batch, kv_heads, held, head_dim], the newest entry last; None for
+a layer that holds none."""
+
+
+def frame(subject: Any, case: Case) -> tuple[str | None, int]:
+    """The first thing that a step of `case` does to a cache and should not, in words, and the
+    number of entries that were compared."""
+    watch = _Watched(subject)
+    run_cached(watch, case, begin=watch.begin)
+    return watch.broken, watch.entries
+
+
+class _Watched:
+    """`subject`, whose caches are looked at before and after everything that is done to them."""
+
+    def __init__(self, subject: Any) -> None:
+        self._subject = subject
+        self._windows = getattr(subject, "windows", None)
+        self._views: dict[int, View] = {}
+        self._caches: list[Any] = []
+        self._step: Step | None = None
+        self.broken: str | None = None
+        self.entries = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._subject, name)
+
+    def begin(self, step: Step) -> None:
+        self._step = step
+
+    def new_cache(self, batch: int) -> Any:
+        return self._looked_at(self._subject.new_cache(batch), None, ())
+
+    def cached(self, tokens: Tensor, cache: Any, **given: Tensor) -> Any:
+        before = self._view(cache)
+        logits, after = self._subject.cached(tokens, cache, **given)
+        return logits, self._looked_at(after, cache, before)
+
+    def crop(self, cache: Any, count: int) -> Any:
+        before = self._view(cache)
+        return self._looked_at(self._subject.crop(cache, count), cache, before)
+
+    def reorder(self, cache: Any, rows: Tensor) -> Any:
+        before = self._view(cache)
+        return self._looked_at(self._subject.reorder(cache, rows), cache, before)
+
+    def load(self, state: Any) -> Any:
+        assert self._step is not None
+        old = self._caches[self._step.cache]
+        return self._looked_at(self._subject.load(state), old, self._view(old))
+
+    def copy(self, cache: Any) -> Any:
+        before = self._view(cache)
+        return self._looked_at(self._subject.copy(cache), None, before)
+
+    def reset(self, cache: Any) -> Any:
+        before = [
+            None if layer is None else (layer[0][:, :, :0], layer[1][:, :, :0])
+            for layer in self._view(cache)
+        ]
+        return self._looked_at(self._subject.reset(cache), cache, before)
+
+    def _view(self, cache: Any) -> View:
+        """What `cache` holds now, as values of their own."""
+        return [
+            None if layer is None else (layer[0].clone(), layer[1].clone())
+            for layer in self._subject.view(cache)
+        ]
+
+    def _looked_at(self, cache: Any, replaced: Any, before: Any) -> Any:
+        """`cache`, which has come in the place of `replaced` (None: it is a further one), and held
+        `before` until then."""
+        step = self._step
+        assert step is not None
+        number = step.cache
+        broken = self._left_alone(number) if self.broken is None else self.broken
+        after = self._view(cache)
+        if replaced is None and number >= len(self._caches):
+            self._caches.append(cache)
+        else:
+            self._caches[number] = cache
+        for layer, (old, new) in enumerate(zip(before, after, strict=False)):
+            if old is not None and new is not None and broken is None:
+                broken = self._changed(step, layer, old, new)
+        self._views[number] = after
+        self.broken = broken
+        return cache
+
+    def _left_alone(self, number: int) -> str | None:
+        """What a step did to caches that are not number `number`."""
+        for other, view in self._views.items():
+            if other == number:
+                continue
+            for layer, (old, new) in enumerate(
+                zip(view, self._view(self._caches[other]), strict=True)
+            ):
+                if old is not None and new is not None and not _equal(old, new):
+                    assert self._step is not None
+                    done = f"step {self._step.index + 1} ({self._step.kind}) on cache {number}"
+                    return f"{done} changed layer {layer} of cache {other}"
+        return None
+
+    def _changed(
+        self, step: Step, layer: int, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]
+    ) -> str | None:
+        """What is wrong with the entries of `layer` after `step`, which held `old` before."""
+        where = f"step {step.index + 1} ({step.kind}): layer {layer}"
+        slots = len(step.after[0])
+        held = {tensor.shape[2] for tensor in new}
+        window = self._windows[layer] if self._windows else None
+        least = slots if window is None else min(window, slots)
+        if len(held) > 1 or not least <= max(held) <= slots:
+            due = slots if window is None else f"{least} to {slots}"
+            return f"{where} holds {sorted(held)} entries of keys and values, {due} are due"
+        rows = step.operation.rows if isinstance(step.operation, Reorder) else None
+        for what, one, other in zip(("keys", "values"), old, new, strict=True):
+            was = one[list(rows)] if rows is not None else one
+            start, stop = slots - other.shape[2], len(step.before[0])  # positions of what is held
+            begun = stop - was.shape[2]
+            first, last = max(start, begun), min(stop, slots)
+            if first >= last:
+                continue
+            kept = was[:, :, first - begun : last - begun]
+            now = other[:, :, first - start : last - start]
+            self.entries += kept.shape[0] * kept.shape[2]
+            if not torch.equal(kept, now):
+                wrong = (kept != now).any(-1).any(1).any(0).nonzero()
+                slot = first + int(wrong[0])
+                return f"{where} changed the {what} of slot {slot}, which was there before"
+        return None
+
+
+def _equal(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> bool:
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(old, new, strict=True))

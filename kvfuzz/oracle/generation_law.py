@@ -1,0 +1,102 @@
+"""Generation: does a subject's own `generate` choose the same tokens with its cache as without?
+
+It drives the cache in ways of its own (it builds masks and positions, and reorders beams), so it is
+held to a law of its own. Where the tokens differ, the logits tell a fault from a tie that rounding
+decides; where there are none to look at, only float64 is believed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import one_line
+from kvfuzz.oracle.compare import compare
+from kvfuzz.oracle.reference import tolerance_for
+from kvfuzz.subjects.run import as_tensor, run_uncached
+
+LENGTH = 6
+"""How many tokens are generated."""
+BEAMS = (1, 2)
+
+Answer = tuple[Tensor, Tensor | None]
+"""Tokens [batch, length] and, if they are told, the logits [batch, length, vocab] behind them."""
+
+
+def generation(subject: Any, case: Case) -> Verdict:
+    """Judge greedy and beam search that continue the first step's tokens."""
+    first = next(step for step in case.steps() if step.feeds)
+    prompt = case.prefix(first.stop)
+    room = LENGTH if subject.max_length is None else subject.max_length - first.stop
+    length = min(LENGTH, room)
+    if length < 1:
+        return _nothing("there is no room to generate anything")
+    rows = 0
+    for beams in BEAMS:
+        answers = [_answer(subject, prompt, length, beams, cached) for cached in (True, False)]
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        how = "greedy search" if beams == 1 else f"search with {beams} beams"
+        if any(isinstance(error, NotImplementedError) for error in errors) or len(errors) == 2:
+            return _nothing(f"{how}: {one_line(errors[0])}")
+        if errors:
+            which = "with" if isinstance(answers[0], Exception) else "without"
+            return _broken(f"{how} raised {which} its cache: {one_line(errors[0])}")
+        broken = _difference(subject, case, prompt, answers[0], answers[1], beams)  # type: ignore[arg-type]
+        if broken is not None:
+            return _broken(f"{how}: {broken}")
+        rows += len(prompt) * length
+    return Verdict("agreed", rows=rows, law="generation")
+
+
+def _answer(
+    subject: Any, prompt: tuple[tuple[int, ...], ...], length: int, beams: int, cached: bool
+) -> Answer | Exception:
+    try:
+        found: Answer = subject.generate(as_tensor(subject, prompt), length, beams, cached)
+    except Exception as error:
+        return error
+    return found
+
+
+def _difference(
+    subject: Any,
+    case: Case,
+    prompt: tuple[tuple[int, ...], ...],
+    cached: Answer,
+    uncached: Answer,
+    beams: int,
+) -> str | None:
+    """How the two answers differ, in words; None if they do not, or by a tie."""
+    if torch.equal(cached[0], uncached[0]):
+        return None
+    row, place = (int(n) for n in (cached[0] != uncached[0]).nonzero()[0])
+    with_it, without = int(cached[0][row, place]), int(uncached[0][row, place])
+    text = (
+        f"token {place + 1} of row {row} is {with_it} with the cache, {without} without, "
+        f"after a prompt of {len(prompt[0])}"
+    )
+    one, other = cached[1], uncached[1]
+    if beams > 1 or one is None or other is None:
+        return text if case.dtype == "float64" else None
+    # Up to this token of this row both have read the same.
+    tokens = (*prompt[row], *uncached[0][row, :place].tolist())
+    alone = Case((tokens,), (len(tokens),), case.seed, case.dtype, case.config)
+    whole = run_uncached(subject, alone.tokens)
+    tolerance = tolerance_for(subject, alone, whole).between(len(tokens) - 1, len(tokens))
+    here = (slice(row, row + 1), slice(place, place + 1))
+    found = compare(one[here], other[here], tolerance)
+    if not bool(found.diverges.any()):
+        return None
+    return f"{text}; logits differ by {float(found.excess.max()):.2g} x the allowed"
+
+
+def _broken(what: str) -> Verdict:
+    return Verdict("diverged", excess=torch.inf, law="generation", finding=f"generation: {what}")
+
+
+def _nothing(reason: str) -> Verdict:
+    return Verdict("discarded", law="generation", reason=reason)

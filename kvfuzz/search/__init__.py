@@ -1,0 +1,1 @@
+"""How cases are found and made small: strategies, hunts, shrinking, replay."""

@@ -1,0 +1,132 @@
+"""Calibrate a subject on this machine: run clean cases, and keep what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.files import name_in_folder
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
+from kvfuzz.oracle.agreement import check
+from kvfuzz.search.rounds import drawn_cases, fresh_seed
+from kvfuzz.search.strategies import space_of
+from kvfuzz.subjects.calibration import COMFORTABLE, LEEWAYS, Calibration, Lane, leeway_for, read
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.protocol import Factory
+
+EXAMPLES = 100
+ENOUGH = 50
+"""The cases that it takes to grant a leeway."""
+
+
+def calibrate(
+    subject: str,
+    *,
+    examples: int | None = None,
+    seed: int | None = None,
+    options: Options | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """Run `examples` clean cases (default EXAMPLES) of `subject` in float64 and in each dtype that
+    it is fuzzed in, or in that of `options`.
+
+    Only what is right can be calibrated: raises Diverges if a case diverges in float64, or by more
+    than the largest leeway in another dtype; InvalidSubject if the subject does not run in float64,
+    where rounding could be told from a fault; Inconclusive if nothing could be compared.
+    """
+    options = options or Options()
+    examples = examples or EXAMPLES
+    seed = fresh_seed() if seed is None else seed
+    named = load(subject, options)
+    double = _in_float64(named.name, options)
+    others = [dtype for dtype in named.dtypes if dtype != "float64"]
+    factories = {"float64": double} | dict.fromkeys(others, named)
+    lanes = []
+    for number, (dtype, factory) in enumerate(factories.items()):
+        before, total = number * examples, len(factories) * examples
+
+        def counted(done: int, before: int = before, total: int = total) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        lanes.append(_measured(factory, dtype, seed, examples, counted))
+    where = environment_of(options.device)
+    return Calibration(named.name, seed, examples, dict(options.config), tuple(lanes), where)
+
+
+def default_path(folder: Path, subject: str) -> Path:
+    """Where the calibration of `subject` is kept in `folder`."""
+    return folder / "calibration" / f"{name_in_folder(subject)}.json"
+
+
+def in_force(
+    subject: str, options: Options, folder: Path, given: Path | None
+) -> tuple[Options, str | None]:
+    """`options` with the calibration of `subject` that is in force: the one in the `given` file, or
+    one kept in `folder` that fits; and a sentence if one was found there that does not fit.
+
+    Raises UsageError if the given one does not fit.
+    """
+    path = given or default_path(folder, subject)
+    if given is None and not path.is_file():
+        return options, None
+    found = read(path)
+    misfit = found.misfit(subject, options.config, environment_of(options.device))
+    if misfit is None:
+        return replace(options, calibration=found), None
+    if given is not None:
+        raise UsageError(f"the calibration {path} does not fit: {misfit}")
+    return options, f"the calibration {path} is not used: {misfit}"
+
+
+def _in_float64(name: str, options: Options) -> Factory:
+    if "float64" in load(name, replace(options, dtype=None)).dtypes:
+        return load(name, replace(options, dtype="float64"))
+    raise InvalidSubject(
+        f"{name} cannot be calibrated: it does not run in float64, where rounding could be told "
+        "from a fault"
+    )
+
+
+def _measured(
+    factory: Factory, dtype: str, seed: int, examples: int, progress: Callable[[int], object]
+) -> Lane:
+    """What the clean cases of `factory` in `dtype` come to."""
+    space = replace(space_of(factory), dtypes=(dtype,))
+    worst: tuple[float, Case, Verdict] | None = None
+    rows = weak_rows = read = 0
+    for number, case in enumerate(drawn_cases(space, seed, examples)):
+        verdict = check(factory.subject(case), case, factory.name, probe=False)
+        if verdict.diverged and (dtype == "float64" or verdict.first is None):
+            raise Diverges(
+                f"{factory.name} diverges in {dtype}, and only what is right can be calibrated: "
+                f"run kvfuzz fuzz {factory.name} --dtype {dtype}"
+            )
+        rows += verdict.rows
+        read += verdict.rows > 0 and case.reads_cache
+        weak_rows += verdict.weak_rows
+        if worst is None or verdict.excess > worst[0]:
+            worst = verdict.excess, case, verdict
+        progress(number + 1)
+    if worst is None or not read or worst[2].worst is None:
+        raise Inconclusive(f"nothing was shown on {factory.name} in {dtype}")
+    excess, case, verdict = worst
+    assert verdict.worst is not None
+    leeway = leeway_for(excess)
+    if leeway is None:
+        raise Diverges(
+            f"{factory.name} differs in {dtype} by {excess:.3g} x the allowed, more than the "
+            f"{LEEWAYS[-1] * COMFORTABLE:g} that the arithmetic of a device explains: find the "
+            "cause (reduced precision in matrix products?)"
+        )
+    if leeway > 1 and examples < ENOUGH:
+        raise Inconclusive(
+            f"{factory.name} needs a leeway of {leeway:g} in {dtype}, which takes {ENOUGH} cases "
+            f"or more to grant, got {examples}"
+        )
+    where = {"case": case.to_json(), "row": verdict.worst[0], "position": verdict.worst[1]}
+    return Lane(dtype, examples, rows, weak_rows, excess, where, leeway)

@@ -1,0 +1,96 @@
+"""Gather the counterexamples of several hunts: one of each that tells something of its own.
+
+Shards with seeds of their own find the same fault again and again, each with other tokens and
+weights. What they shrink to is the same program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.case.counterexample import Counterexample, read
+from kvfuzz.errors import InvalidCounterexample, UsageError
+
+Program = tuple[str, str, str, str, int, tuple[str, ...]]
+"""Subject, law, first site, schedule as JSON, rows, what calls are given."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A counterexample, the `files` that hold it or one of the same program, and where it was
+    written."""
+
+    found: Counterexample
+    files: tuple[Path, ...]
+    path: Path
+
+    @property
+    def law(self) -> str:
+        return str(self.found.verdict.get("law", "agreement"))
+
+    @property
+    def site(self) -> str | None:
+        """Where it first differs, if it was located."""
+        site = (self.found.located or {}).get("site")
+        return None if site is None else str(site)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "subject": self.found.subject,
+            "law": self.law,
+            "site": self.site,
+            "case": self.found.case.to_json(),
+            "files": [str(file) for file in self.files],
+        }
+
+
+def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[str]]:
+    """Write one counterexample of each program in `paths` (files, or folders with all that is in
+    them) to `folder`, the one that takes the fewest letters to write, and return them, those with
+    the most files first; and what could not be read, a line each.
+
+    A program is what is run but for tokens, weights and settings: the subject, the law that is
+    broken, the first state that differs, the schedule, the number of rows and what calls are given.
+    Raises UsageError for a path that does not exist, and where `folder` cannot be written.
+    """
+    alike: defaultdict[Program, list[tuple[int, Path, Counterexample]]] = defaultdict(list)
+    unread = []
+    for path in _files(paths):
+        try:
+            found = read(path)
+        except InvalidCounterexample as error:
+            unread.append(str(error))
+        else:
+            alike[program_of(found)].append((len(str(found.case.to_json())), path, found))
+    collected = []
+    for same in alike.values():
+        _, _, simplest = min(same, key=lambda each: each[:2])
+        files = tuple(sorted(path for _, path, _ in same))
+        collected.append(Collected(simplest, files, simplest.save(folder)))
+    return sorted(collected, key=lambda each: (-len(each.files), str(each.path))), unread
+
+
+def program_of(found: Counterexample) -> Program:
+    """What two counterexamples of one fault have in common."""
+    case = found.case
+    return (
+        found.subject,
+        str(found.verdict.get("law", "agreement")),
+        str((found.located or {}).get("site")),
+        json.dumps(case.to_json()["schedule"]),
+        case.batch,
+        case.given,
+    )
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no counterexample {path}")
+        yield from sorted(path.rglob("*.json")) if path.is_dir() else [path]

@@ -1,0 +1,63 @@
+"""What is said beside a divergence: where it begins, which paths agree, whether it comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import KvfuzzError, one_line
+from kvfuzz.localize.locate import locate
+from kvfuzz.localize.location import Location
+from kvfuzz.localize.paths import Paths, which_agree
+from kvfuzz.search.judge import judge_by
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import seeded
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`location` says where it begins, `paths` says which paths agree; either is None
+    where it cannot be told. `repeatable` is false if a fresh subject gave another verdict. `notes`
+    are sentences on what may mislead."""
+
+    location: Location | None = None
+    paths: Paths | None = None
+    repeatable: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = True) -> Explanation:
+    """Explain the diverged `verdict` on `case`, and unless `locating` is false say where it goes
+    wrong. Nothing that goes wrong here costs the verdict."""
+    notes: list[str] = []
+    location, paths = None, None
+    with seeded(case.seed):
+        if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
+            try:
+                paths = which_agree(factory.subject(case), case)
+                if locating:
+                    location = locate(factory, case, paths=paths)
+            except Exception as error:
+                notes.append(f"not located: {one_line(error)}")
+    try:
+        subject = factory.subject(case)
+        repeatable = judge_by(verdict.law, subject, case, factory.name).status == verdict.status
+    except KvfuzzError as error:
+        notes.append(f"a fresh subject cannot be run: {error}")
+        return Explanation(location, paths, False, tuple(notes))
+    if _trains(subject):
+        notes.append("the model is in training mode, where dropout is random: call model.eval()")
+    return Explanation(location, paths, repeatable, tuple(notes))
+
+
+def _trains(subject: Any) -> bool:
+    """Whether a part of the subject's model that is random in training is in training mode."""
+    model = getattr(subject, "model", None)
+    if not isinstance(model, torch.nn.Module):
+        return False
+    dropouts = (module for module in model.modules() if "Dropout" in type(module).__name__)
+    return any(module.training and getattr(module, "p", 1) for module in dropouts)

@@ -1,0 +1,108 @@
+"""Expected divergences: what differs by design, or is known and not mended yet.
+
+A file of them is a JSON list of objects with a `reason` and with what must hold of a divergence for
+it to be the expected one. A hunt counts such divergences and goes on to look for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.features import ELEMENTS, OVERSHOOT, elements, overshoots
+from kvfuzz.case.files import read_json
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import UsageError, did_you_mean
+from kvfuzz.oracle.laws import LAWS
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A divergence of `subject` (a name, or a pattern with `*`) that is expected for the `reason`:
+    from `law`, in cases whose configuration holds `config` and that have all `elements`, of
+    sequences of at least `length` tokens."""
+
+    subject: str
+    reason: str
+    law: str = "agreement"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    elements: tuple[str, ...] = ()
+    length: int = 1
+
+    def is_about(self, subject: str) -> bool:
+        return fnmatchcase(subject, self.subject)
+
+    def covers(self, case: Case, verdict: Verdict) -> bool:
+        """Whether the diverged `verdict` on `case` is the one that is expected."""
+        longest = max(len(row) for step in case.steps() for row in step.after)
+        return (
+            verdict.law == self.law
+            and longest >= self.length
+            and all(case.config.get(name) == value for name, value in self.config.items())
+            and set(self.elements) <= elements(case) | _more(case)
+        )
+
+
+def _more(case: Case) -> set[str]:
+    return {OVERSHOOT} if overshoots(case) else set()
+
+
+def read_expectations(path: Path) -> tuple[Expectation, ...]:
+    """The expectations in the file at `path`. Raises UsageError, in one line, for what it cannot
+    hold."""
+    data = read_json(path, "--expect")
+    if not isinstance(data, list):
+        raise UsageError(f"--expect {path} should hold a list, got {type(data).__name__}")
+    return tuple(_expectation(path, number, item) for number, item in enumerate(data, 1))
+
+
+def idle(expected: Sequence[Expectation], met: Mapping[int, int], subject: str) -> list[str]:
+    """What is to be warned of after a hunt on `subject` in which expectation number i was `met` so
+    many times."""
+    warnings = [
+        f"expected divergence {number} ({one.reason}) did not show: does it still diverge?"
+        for number, one in enumerate(expected, 1)
+        if one.is_about(subject) and not met.get(number - 1)
+    ]
+    if expected and not any(one.is_about(subject) for one in expected):
+        warnings.append(f"no expected divergence is about {subject}")
+    return warnings
+
+
+_TYPES: dict[str, tuple[type, str]] = {
+    "subject": (str, "a word"),
+    "reason": (str, "a sentence"),
+    "law": (str, "a word"),
+    "config": (dict, "an object"),
+    "elements": (list, "a list of words"),
+    "length": (int, "an integer"),
+}
+
+
+def _expectation(path: Path, number: int, item: Any) -> Expectation:
+    place = f"entry {number} of --expect {path}"
+    if not isinstance(item, dict):
+        raise UsageError(f"{place} should be an object, got {item!r}")
+    for name, value in item.items():
+        if name not in _TYPES:
+            raise UsageError(f"{place} has no field {name!r}{did_you_mean(name, _TYPES)}")
+        kind, what = _TYPES[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UsageError(f"{name} in {place} should be {what}, got {value!r}")
+    for name in ("subject", "reason"):
+        if not item.get(name):
+            raise UsageError(f"{place} has no {name}")
+    for word, known in ((item.get("law", "agreement"), LAWS), *_known(item)):
+        if word not in known:
+            raise UsageError(
+                f"{place} names {word!r}{did_you_mean(str(word), known)}, which is none of ours"
+            )
+    return Expectation(**{**item, "elements": tuple(item.get("elements", ()))})
+
+
+def _known(item: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(word, (*ELEMENTS, OVERSHOOT)) for word in item.get("elements", ())]

@@ -1,0 +1,178 @@
+"""What Hypothesis draws: whole cases, that shrink towards one row of few tokens.
+
+A short run must reach every family of schedules, so the families are drawn with equal chance: token
+by token; a prefill and then single tokens; arbitrary chunks; and, if the subject offers more than
+that, as many programs (`kvfuzz.search.programs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Entry
+from kvfuzz.errors import UsageError
+from kvfuzz.search.programs import Program, focuses, programs
+from kvfuzz.subjects.protocol import Factory
+
+LONGEST = 20
+MOST_ROWS = 4
+SMALL_CHUNK = 6
+MOST_SEEDS = 2**16
+# Cases are passed over at most this many times the number that is run.
+MOST_PASSED = 5
+
+
+@dataclass(frozen=True)
+class Space:
+    """The cases that may be drawn: token ids below `vocab_size`, rows of up to `longest` tokens,
+    what the subject can be built with, and what it `offers` beyond the protocol."""
+
+    vocab_size: int
+    longest: int
+    dtypes: tuple[str, ...]
+    seeded: bool = True
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    offers: frozenset[str] = frozenset()
+
+
+def space_of(factory: Factory, longest: int | None = None) -> Space:
+    """The space of the subjects of `factory`, with rows of up to `longest` tokens (default
+    LONGEST, or the subject's max_length if that is less)."""
+    limits = factory.limits()
+    if longest is not None and limits.max_length is not None and longest > limits.max_length:
+        raise UsageError(
+            f"rows of {longest} tokens are longer than {factory.name} takes "
+            f"(max_length {limits.max_length})"
+        )
+    if longest is not None and longest < 1:
+        raise UsageError(f"the longest row should hold at least 1 token, got {longest}")
+    most = longest or min(LONGEST, limits.max_length or LONGEST)
+    return Space(
+        limits.vocab_size,
+        most,
+        factory.dtypes,
+        factory.seeded,
+        factory.choices,
+        factory.fixed,
+        limits.offers,
+    )
+
+
+def focuses_of(space: Space) -> tuple[str, ...]:
+    """What the cases of `space` may be about, each as often as the others."""
+    return (*PLAIN_FOCUSES, *focuses(space.offers))
+
+
+@st.composite
+def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
+    """One case of `space`, about `focus` (default: any): rows of one length, all different."""
+    most_rows = min(MOST_ROWS, space.vocab_size)
+    if focus is None:
+        focus = draw(st.sampled_from(focuses_of(space)))
+    if focus in PLAIN_FOCUSES:
+        program = Program(draw(PLAIN_FOCUSES[focus](space.longest)), 1)
+    else:
+        program = draw(programs(focus, space.longest, most_rows, space.offers))
+        most_rows = program.rows
+    token = st.integers(0, space.vocab_size - 1)
+    length = program.columns
+    row = st.lists(token, min_size=length, max_size=length).map(tuple)
+    rows = draw(st.lists(row, min_size=program.rows, max_size=most_rows, unique=True))
+    drawn = {name: draw(st.sampled_from(values)) for name, values in space.choices.items()}
+    return Case(
+        tokens=tuple(rows),
+        schedule=program.schedule,
+        seed=draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
+        dtype=draw(st.sampled_from(space.dtypes)),
+        config={**drawn, **space.fixed},
+        given=program.given,
+    )
+
+
+@dataclass
+class Balance:
+    """Keeps the cases that a run of `examples` draws from `space` balanced: independent draws leave
+    a setting out of a short run, and Hypothesis is fond of the smallest case.
+
+    `missing` are the settings that no case has had yet, `single` counts the cases of one call,
+    which read no cache, `passed` those that were passed over, and `schedules` are those drawn.
+    """
+
+    space: Space
+    examples: int
+    missing: set[str] = field(init=False)
+    drawn: int = 0
+    single: int = 0
+    passed: int = 0
+    schedules: set[tuple[Entry, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        choices = {"dtype": self.space.dtypes, **self.space.choices}
+        self.missing = {repr(pair) for name in choices for pair in _pairs(name, choices[name])}
+
+    def wants(self, case: Case) -> bool:
+        """Whether `case` is one to run; if not, another should be drawn in its place.
+
+        The last two thirds of a run go to the settings that are missing, until none is. One case in
+        eight may be of a single call, and no program comes twice.
+        """
+        settings = {"dtype": case.dtype, **case.config}
+        new = self.missing & {repr(pair) for pair in settings.items()}
+        single = not case.reads_cache
+        crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
+        crowded |= not case.is_plain and case.schedule in self.schedules
+        idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
+        if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
+            self.passed += 1
+            return False
+        self.missing -= new
+        self.drawn += 1
+        self.single += single
+        self.schedules.add(case.schedule)
+        return True
+
+
+def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return [(name, value) for value in values]
+
+
+def one_by_one(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Up to `longest` single tokens."""
+    return st.integers(1, longest).map(lambda count: (1,) * count)
+
+
+def prefilled(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """A prefill and then single tokens."""
+    return st.integers(1, longest).flatmap(
+        lambda prefill: st.integers(0, longest - prefill).map(
+            lambda decodes: (prefill, *(1,) * decodes)
+        )
+    )
+
+
+def chunked(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Arbitrary chunks, mostly small ones."""
+    small = st.integers(1, min(SMALL_CHUNK, longest))
+    size = st.one_of(small, small, st.integers(1, longest))
+    chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, longest // 2))
+    return chunks.map(lambda sizes: _cut(sizes, longest))
+
+
+PLAIN_FOCUSES = {"token by token": one_by_one, "prefill + decode": prefilled, "chunks": chunked}
+
+
+def _cut(sizes: list[int], longest: int) -> tuple[int, ...]:
+    """The leading chunks of `sizes` that fit into `longest`, the last one cut to fit."""
+    kept: list[int] = []
+    for size in sizes:
+        left = longest - sum(kept)
+        if left <= 0:
+            break
+        kept.append(min(size, left))
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""What is under test: how a subject is found, built and run."""

@@ -1,0 +1,133 @@
+"""A calibration: what clean cases of a subject came to on one machine, kept in a small file.
+
+It is a regression boundary. Outside float64 it may also widen what is allowed, by a `leeway` of 2,
+4 or 8, where the arithmetic of a device is coarser than its dtype says. The float64 lane is never
+widened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvfuzz.case.case import DTYPES
+from kvfuzz.case.files import read_json
+from kvfuzz.errors import UsageError, one_line
+
+KIND = "kvfuzz calibration"
+SCHEMA = 1
+LEEWAYS = (1.0, 2.0, 4.0, 8.0)
+COMFORTABLE = 0.5
+"""Clean cases should come to no more than this share of what is allowed."""
+
+# What a measurement depends on. A file that differs in one of these says nothing here.
+DEPENDS_ON = ("torch", "device", "backend", "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What the clean cases of one dtype came to: `worst` is the largest |difference| / allowed at
+    a leeway of 1, and `where` the case and the position of it. `leeway` multiplies what is allowed
+    from then on."""
+
+    dtype: str
+    cases: int
+    rows: int
+    weak_rows: int
+    worst: float
+    where: Mapping[str, Any]
+    leeway: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The lanes of `subject`, with the user's settings `config`, that were measured with `examples`
+    cases drawn under `seed`, and the `environment` they were measured in."""
+
+    subject: str
+    seed: int
+    examples: int
+    config: Mapping[str, Any]
+    lanes: tuple[Lane, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+
+    def leeway(self, dtype: str) -> float:
+        """What multiplies the allowed difference in `dtype`: 1 where it was not measured."""
+        return next((lane.leeway for lane in self.lanes if lane.dtype == dtype), 1.0)
+
+    def misfit(
+        self, subject: str, config: Mapping[str, Any], environment: Mapping[str, Any]
+    ) -> str | None:
+        """Why this calibration says nothing about `subject` with `config` in `environment`; None if
+        it does."""
+        if subject != self.subject:
+            return f"it is one of {self.subject}, not of {subject}"
+        if dict(config) != dict(self.config):
+            return f"it was made with the settings {self.config}, these are {dict(config)}"
+        for name in DEPENDS_ON:
+            made, now = self.environment.get(name), environment.get(name)
+            if made != now:
+                return f"it was made with {name} {made}, this is {now}"
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "kind": KIND,
+            **self.environment,
+            "subject": self.subject,
+            "seed": self.seed,
+            "examples": self.examples,
+            "config": dict(self.config),
+            "lanes": [asdict(lane) for lane in self.lanes],
+        }
+
+
+def read(path: Path) -> Calibration:
+    """The calibration in the file at `path`. Raises UsageError, in one line that names the file."""
+    data = read_json(path)
+    return from_json(data, str(path))
+
+
+def from_json(data: Any, name: str) -> Calibration:
+    """The calibration that `Calibration.to_json` gave. Raises UsageError, in one line that calls
+    it `name`."""
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise UsageError(f'{name} is no calibration: it has no "kind": "{KIND}"')
+    if data.get("schema") != SCHEMA:
+        raise UsageError(f"{name} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
+    known = ("schema", "kind", "subject", "seed", "examples", "config", "lanes")
+    try:
+        lanes = tuple(_lane(lane) for lane in data["lanes"])
+        if not lanes or len({lane.dtype for lane in lanes}) < len(lanes):
+            raise ValueError("it should have one lane for each dtype")
+        return Calibration(
+            str(data["subject"]),
+            int(data["seed"]),
+            int(data["examples"]),
+            dict(data["config"]),
+            lanes,
+            {key: value for key, value in data.items() if key not in known},
+            name,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{name} is no calibration: {one_line(error)}") from None
+
+
+def leeway_for(worst: float) -> float | None:
+    """The least leeway with which `worst`, at a leeway of 1, is comfortable; None if none is."""
+    return next((leeway for leeway in LEEWAYS if worst <= leeway * COMFORTABLE), None)
+
+
+def _lane(data: Mapping[str, Any]) -> Lane:
+    lane = Lane(**data)
+    if lane.dtype not in DTYPES:
+        raise ValueError(f"there is no dtype {lane.dtype!r}")
+    # Not what calibrate would have written.
+    wide = lane.dtype == "float64" and lane.leeway != 1
+    if wide or isinstance(lane.leeway, bool) or lane.leeway != leeway_for(lane.worst):
+        raise ValueError(f"{lane.dtype} has a leeway of {lane.leeway!r} for {lane.worst!r}")
+    return lane

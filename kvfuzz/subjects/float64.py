@@ -1,0 +1,206 @@
+"""The float64 twin of a subject: the same weights, all arithmetic in float64; and perturbations of
+its weights by a unit roundoff.
+
+Weights are changed in the subject itself, so that its own code runs, and are exactly what they were
+when a context ends, also by an exception.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvfuzz.subjects.lanes import Promotion, promoted
+from kvfuzz.subjects.protocol import METHODS, OFFERED
+from kvfuzz.subjects.tensors import walk
+
+# Larger numbers stand for infinity in a mask; a perturbation could make them just that.
+_MOST = 1e30
+# The length of a row of signs: at least, and at most if it is to be kept.
+_LEAST_ROW, _MOST_KEPT = 2**18, 2**23
+_MOST_DRAWS, _SHIFT = 64, 17
+# The draws of weights, and from here on those of embedded tokens.
+_EMBEDDED = 32
+
+
+class Twin:
+    """The float64 twin of `subject`, which runs while `running()` is open.
+
+    `weights` are the tensors that are perturbed; every other floating-point tensor that the subject
+    holds is only made float64. What the subject writes into its attributes while the twin runs (a
+    table made on first use, a counter) is the twin's own: it is there when the twin runs again, and
+    the subject never sees it. `always` tells that the subject's own calls run in it.
+    """
+
+    def __init__(self, subject: Any, always: bool = False) -> None:
+        self.always = always
+        roots = [subject, getattr(subject, "model", None)]
+        things = list(walk(roots, modules=True))
+        self.weights = weights_of(subject)
+        self.native = frozenset(weight.dtype for weight in self.weights)
+        known = {id(weight) for weight in self.weights}
+        others = (thing for thing in things if isinstance(thing, Tensor) and id(thing) not in known)
+        self._tensors = [*self.weights, *filter(_is_inexact, others)]
+        self._doubles: list[Tensor] | None = None
+        self._owners = [
+            thing for thing in things if thing is subject or isinstance(thing, nn.Module)
+        ]
+        self._attributes: list[_Attributes] | None = None
+
+    @contextmanager
+    def running(self, promoting: bool = True) -> Iterator[Promotion]:
+        """Inside, the subject's tensors are float64 and, if `promoting`, so is what it asks float32
+        for."""
+        if self._doubles is None:
+            self._doubles = [_double(tensor) for tensor in self._tensors]
+        with torch._C.DisableTorchFunction():  # none of this is an operation of the subject's
+            held = [tensor.data for tensor in self._tensors]
+        attributes = _attributes_of(self._owners)
+        try:
+            # Pointers are exchanged, not values: cheap, and what comes back is bit for bit the old.
+            with torch._C.DisableTorchFunction():
+                _exchange(self._tensors, self._doubles)
+            if self._attributes is not None:
+                _give(self._owners, self._attributes)
+            with promoted(promoting, self.native) as promotion:
+                yield promotion
+        finally:
+            self._attributes = _attributes_of(self._owners)
+            _give(self._owners, attributes)
+            with torch._C.DisableTorchFunction():
+                _exchange(self._tensors, held)
+
+
+_Attributes = tuple[dict[str, Any], dict[str, Any]]
+"""What an object holds, and the buffers of one that is a module."""
+
+
+def _attributes_of(owners: Sequence[Any]) -> list[_Attributes]:
+    return [
+        (dict(getattr(owner, "__dict__", {})), dict(getattr(owner, "_buffers", {})))
+        for owner in owners
+    ]
+
+
+def _give(owners: Sequence[Any], attributes: Sequence[_Attributes]) -> None:
+    for owner, (plain, buffers) in zip(owners, attributes, strict=True):
+        if hasattr(owner, "__dict__"):
+            vars(owner).clear()
+            vars(owner).update(plain)
+        if isinstance(owner, nn.Module):
+            owner._buffers.clear()
+            owner._buffers.update(buffers)
+
+
+class InDouble:
+    """`subject` in the float64 lane: its float64 twin behind the same protocol."""
+
+    def __init__(self, subject: Any) -> None:
+        self.subject = subject
+        self.twin = Twin(subject, always=True)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.subject, name)
+        if (name not in METHODS and name not in OFFERED) or not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self.twin.running():
+                return found(*args, **kwargs)
+
+        return called
+
+
+def twin_of(subject: Any) -> Twin:
+    """The twin that `subject` runs in or has made for itself, or else a new one."""
+    own = getattr(subject, "twin", None)
+    return own if isinstance(own, Twin) else Twin(subject)
+
+
+def weights_of(subject: Any) -> list[Tensor]:
+    """The floating-point tensors that `subject` computes with, as far as they can be found: the
+    parameters of its `model` and of what modules it is or holds; if there are none, the tensors
+    that it holds. Empty for an opaque subject."""
+    things = walk([subject, getattr(subject, "model", None)], modules=True)
+    found = [t for t in things if isinstance(t, Tensor) and t.is_floating_point()]
+    return [tensor for tensor in found if isinstance(tensor, nn.Parameter)] or found
+
+
+def _exchange(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Give `tensors` what `others` of another dtype hold."""
+    for tensor, other in zip(tensors, others, strict=True):
+        if tensor.dtype != other.dtype:
+            tensor.data = other
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+@contextmanager
+def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], None]]:
+    """Inside, the function that this gives multiplies each of the float64 `weights` by 1 + size or
+    1 - size, as the perturbation number `draw` has it: `perturb(size, draw)`."""
+    # What stands for infinity in a mask could become just that, and is left alone.
+    weights = [w for w in weights if w.numel() and float(_largest(w.detach())) < _MOST]
+    count = sum(weight.numel() for weight in weights)
+    embedding, now = F.embedding, [0.0, 0]
+
+    @functools.wraps(embedding)
+    def embedded(*args: Any, **kwargs: Any) -> Tensor:
+        """Each occurrence of a token by itself: where a model takes the difference of neighbours,
+        equal ones would otherwise cancel, and so would what rounding does to them."""
+        found = embedding(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # this is no operation of the subject's
+            sign = signs(found.numel(), int(now[1]) + _EMBEDDED).view(found.shape)
+            return found * (1 + now[0] * sign.to(found.device))
+
+    with torch.no_grad():
+        saved = [weight.detach().clone() for weight in weights]
+
+        def perturb(size: float, draw: int) -> None:
+            now[:] = size, draw
+            pieces = torch.split(signs(count, draw), [weight.numel() for weight in weights])
+            for weight, value, sign in zip(weights, saved, pieces, strict=True):
+                # In place, so that views of a weight that the subject keeps follow it.
+                moved = sign.to(weight.device).view(weight.shape)
+                torch.addcmul(value, value, moved, value=size, out=weight.detach())
+
+        F.embedding = embedded
+        try:
+            yield perturb
+        finally:
+            F.embedding = embedding
+            for weight, value in zip(weights, saved, strict=True):
+                weight.detach().copy_(value)
+
+
+_largest = functools.partial(torch.linalg.vector_norm, ord=float("inf"))
+"""The largest |entry|, without a copy of all of them."""
+
+
+def signs(count: int, draw: int) -> Tensor:
+    """-1 or 1 with equal chance, float64 [count]: the same for the same `draw`.
+
+    One long row of signs serves all draws, each of which begins at another place in it.
+    """
+    length = max(_LEAST_ROW, 1 << (count + _MOST_DRAWS * _SHIFT).bit_length())
+    row = _row(length) if length <= _MOST_KEPT else _row.__wrapped__(length)
+    return row[draw * _SHIFT : draw * _SHIFT + count]
+
+
+@functools.lru_cache(maxsize=4)
+def _row(length: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 2, (length,), generator=generator).double().mul_(2).sub_(1)

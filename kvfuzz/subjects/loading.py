@@ -1,0 +1,387 @@
+"""From what a person names to a factory of subjects.
+
+`SCHEME:REST` goes to the loader of that scheme (`zoo`, `transformers`, and whatever installed
+packages offer under the entry point group `kvfuzz.subjects`); anything else is
+`package.module:attribute` or `path/to/file.py:attribute`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.case.case import DTYPES, Case
+from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
+from kvfuzz.subjects.calibration import Calibration
+from kvfuzz.subjects.dtypes import compute_dtype, name_of
+from kvfuzz.subjects.float64 import InDouble, perturbing, twin_of, weights_of
+from kvfuzz.subjects.precision import rounded_to
+from kvfuzz.subjects.protocol import Factory, conforming, device_of
+from kvfuzz.subjects.run import run_cached, run_uncached, seeded
+
+SCHEMES = {
+    "zoo": "kvfuzz.subjects.zoo.presets:factory",
+    "transformers": "kvfuzz.subjects.transformers.factory:factory",
+    "mlx": "kvfuzz.subjects.mlx:factory",
+    "transformer_lens": "kvfuzz.subjects.transformer_lens:factory",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user fixes for every case: where, in what dtype (None: drawn), settings, and the
+    calibration of the subject, if there is one."""
+
+    device: str = "cpu"
+    dtype: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def leeway(self, dtype: str) -> float:
+        """What multiplies the allowed difference in `dtype`, by the calibration in force."""
+        return self.calibration.leeway(dtype) if self.calibration else 1.0
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        _check_device(self.device)
+
+
+Loader = Callable[[str, Options], Factory]
+"""What a scheme is: it takes what stands after the colon."""
+
+
+def load(name: str, options: Options | None = None) -> Factory:
+    """The factory that `name` stands for. Raises InvalidSubject, with near matches."""
+    options = options or Options()
+    if name.startswith("<"):
+        raise InvalidSubject(
+            f"{name} was an object of a Python program, which has no name to find it by: name a "
+            "subject with --subject"
+        )
+    head, colon, rest = name.partition(":")
+    if head in SCHEMES:
+        module, _, attribute = SCHEMES[head].partition(":")
+        loader: Loader = getattr(importlib.import_module(module), attribute)
+        return loader(rest, options)
+    for entry in entry_points(group="kvfuzz.subjects"):
+        if entry.name == head:
+            loader = entry.load()
+            return loader(rest, options)
+    if not colon or not rest:
+        raise InvalidSubject(
+            f"unknown subject {name!r}{_hint(head)}: name {', '.join(schemes())}, "
+            "or package.module:attribute, or path/to/file.py:attribute"
+        )
+    return as_factory(_attribute(name, head, rest), name, options)
+
+
+def _hint(head: str) -> str:
+    return ", which lacks :attribute" if Path(head).is_file() else did_you_mean(head, schemes())
+
+
+def schemes() -> list[str]:
+    """The names that may stand before the colon, sorted."""
+    return sorted({*SCHEMES, *(entry.name for entry in entry_points(group="kvfuzz.subjects"))})
+
+
+def as_factory(thing: Any, name: str | None = None, options: Options | None = None) -> Factory:
+    """A factory for a subject, a factory's name, a class, or a callable that builds subjects.
+
+    A callable is called with those of `seed`, `device`, the configuration's fields and, where one
+    was asked for, `dtype` (a torch.dtype) that its signature names; its attribute `choices`
+    (field -> values) is drawn from.
+    """
+    if isinstance(thing, Factory):
+        return thing
+    if isinstance(thing, str):
+        return load(thing, options)
+    options = options or Options()
+    name = name or _name_of(thing)
+    if hasattr(thing, "uncached") and not inspect.isclass(thing):
+        return _of_subject(thing, name, options)
+    if callable(thing):
+        return _of_callable(thing, name, options)
+    raise InvalidSubject(
+        f"{name} is neither a subject nor a factory of one: it is a {type(thing).__name__}"
+    )
+
+
+def _of_subject(subject: Any, name: str, options: Options) -> Factory:
+    conforming(subject, name)
+    if options.config:
+        field_name = next(iter(options.config))
+        raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
+
+    def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
+        casts = bool(dtype) and _dtype_of(subject, name) != dtype
+        return _placed(subject, name, dtype if casts else None, options.device)
+
+    return Factory(name, build, _lanes(build, {}, name, options), seeded=False)
+
+
+def _of_callable(call: Any, name: str, options: Options) -> Factory:
+    try:
+        parameters = dict(inspect.signature(call).parameters)
+    except (TypeError, ValueError):
+        parameters = {}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = sorted(w for w in options.config if not takes_any and w not in parameters)
+    if unknown:
+        raise UsageError(
+            f"{name} takes no setting {unknown[0]!r}{did_you_mean(unknown[0], parameters)}"
+        )
+    offered = _choices(call, name)
+    choices = {word: values for word, values in offered.items() if word not in options.config}
+    asked = getattr(torch, options.dtype) if options.dtype else None
+    own: dict[tuple[torch.dtype | None, str], str] = {}
+
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
+        # Given where it was asked for: a default of the factory's own is a setting of the user's.
+        # But in the float64 lane it is built in float64, if it can be.
+        wanted = torch.float64 if dtype == "float64" else asked
+        built_in = {"seed": seed, "dtype": wanted, "device": options.device}
+        given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
+        # Weights that are not drawn by `seed` come from torch's global generator.
+        with seeded(seed):
+            subject = conforming(call(**given, **config), name)
+        where = None if "device" in given else options.device
+        to = dtype or options.dtype
+        # The seed does not change the dtype: it is read, by an uncached call, once for each config.
+        key = (wanted, repr(sorted(config.items())))
+        if to and key not in own:
+            own[key] = _dtype_of(subject, name)
+        return _placed(subject, name, to if to and own[key] != to else None, where)
+
+    first = {word: values[0] for word, values in choices.items()} | dict(options.config)
+    try:
+        lanes = _lanes(build, first, name, options)
+    except KvfuzzError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
+    return Factory(name, build, lanes, choices, dict(options.config), seeded="seed" in parameters)
+
+
+def _lanes(
+    build: Callable[[int, str, Mapping[str, Any]], Any],
+    config: Mapping[str, Any],
+    name: str,
+    options: Options,
+) -> tuple[str, ...]:
+    """The dtypes that the subjects of `build` are run in: the one asked for, or their own and, if
+    they run in it, float64."""
+    own = _dtype_of(build(0, options.dtype or "", config), name)
+    if options.dtype is not None or own == "float64":
+        return (own,)
+    try:
+        return (own, "float64") if _is_pure(build(0, "float64", config)) else (own,)
+    except (Exception, SystemExit):
+        return (own,)
+
+
+_TOKEN = ((0,),)
+
+
+def _is_pure(subject: Any) -> bool:
+    """Whether `subject` computes in float64 and in nothing less: where it does not, its rounding
+    would look like a fault of the cache.
+
+    Its logits are float64, and the uncached ones follow two perturbations of its weights, one far
+    below the roundoff of float32 and one above it, in proportion: an island of lower precision
+    swallows the first. Nor does the cached path cast to the subject's own dtype, which is no loss
+    there. All this over a few tokens.
+    """
+    if not weights_of(subject):
+        return False
+    length, vocab_size = min(3, subject.max_length or 3), subject.vocab_size
+    rows = tuple(tuple(t % vocab_size for t in row[:length]) for row in ((1, 2, 3), (3, 0, 1)))
+    case = Case(rows, (2, 1) if length == 3 else (1,) * length)
+    again: list[Tensor] = []
+    with seeded(0):
+        uncached = run_uncached(subject, case.tokens)
+        cached = run_cached(subject, case)
+        losses = rounded_to(lambda: again.append(run_cached(subject, case)))
+        twin = twin_of(subject)
+        moved = []
+        with twin.running(), perturbing(twin.weights) as perturb:
+            for size in (2.0**-34, 2.0**-20):
+                perturb(size, 0)
+                moved.append((run_uncached(subject, case.tokens) - uncached) / size)
+    if not uncached.dtype == cached.dtype == torch.float64:
+        return False
+    # A legacy constructor makes another dtype while it is watched.
+    if any(target in twin.native | {torch.float32} for _, target in losses) or not torch.equal(
+        again[0], cached
+    ):
+        return False
+    small, large = moved
+    return bool((small - large).norm() <= PROPORTIONAL * large.norm()) and bool(large.any())
+
+
+PROPORTIONAL = 1e-3
+"""How far from proportional the response to two perturbations may be, as a share of it."""
+
+
+def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    """The settings that `call` offers to draw from. Raises InvalidSubject for what a
+    counterexample could not hold."""
+    offered = getattr(call, "choices", {})
+    try:
+        choices = {str(word): tuple(values) for word, values in offered.items()}
+        whole = json.loads(json.dumps({word: list(values) for word, values in choices.items()}))
+    except (AttributeError, TypeError, ValueError):
+        whole, choices = None, {}
+    if whole != {word: list(values) for word, values in choices.items()} or not all(whole.values()):
+        raise InvalidSubject(
+            f"{name}.choices should map settings to non-empty lists of JSON values, got {offered!r}"
+        )
+    return choices
+
+
+def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
+    """`subject` in `dtype`, if that is another than its own, on `device`, if that is.
+
+    In float64 what it holds stays as it is, and its float64 twin is run. Raises UsageError if it
+    cannot be moved.
+    """
+    wanted = torch.device(device) if device else None
+    moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
+    narrower = None if dtype == "float64" else dtype
+    model = getattr(subject, "model", None)
+    if moves or narrower:
+        if not isinstance(model, torch.nn.Module):
+            raise _immovable(name, dtype or device, "dtype" if dtype else "device")
+        model.to(
+            device=wanted if moves else None,
+            dtype=getattr(torch, narrower) if narrower else None,
+        )
+    if dtype != "float64":
+        return subject
+    twin = InDouble(subject)
+    if _dtype_of_logits(twin, name) not in (torch.float64, None):
+        raise _immovable(name, dtype, "dtype")
+    return twin
+
+
+def _immovable(name: str, where: str | None, argument: str) -> UsageError:
+    return UsageError(
+        f"{name} cannot be put in {where}: it exposes no torch module as `model`, and its factory "
+        f"takes no argument `{argument}`"
+    )
+
+
+def _dtype_of(subject: Any, name: str) -> str:
+    """The dtype that `subject` computes in, read off one uncached call and its model; float32 for
+    one that refuses that call, which is for the cases to tell."""
+    logits = _dtype_of_logits(subject, name)
+    if logits is None:
+        return "float32"
+    return name_of(compute_dtype(logits, subject))
+
+
+def _dtype_of_logits(subject: Any, name: str) -> torch.dtype | None:
+    """None if the call raises."""
+    try:
+        return run_uncached(subject, _TOKEN, name).dtype
+    except InvalidSubject:
+        raise
+    except Exception:
+        return None
+
+
+def _attribute(name: str, head: str, rest: str) -> Any:
+    module = _module(name, head)
+    thing: Any = module
+    for word in rest.split("."):
+        try:
+            thing = getattr(thing, word)
+        except AttributeError:
+            known = [n for n in dir(thing) if not n.startswith("_")]
+            raise InvalidSubject(
+                f"{head} has no attribute {word!r}{did_you_mean(word, known)}"
+            ) from None
+    return thing
+
+
+def _module(name: str, head: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        if head.endswith(".py"):
+            return _module_of_file(Path(head))
+        return importlib.import_module(head)
+    except ModuleNotFoundError as error:
+        if error.name and (head == error.name or head.startswith(error.name + ".")):
+            raise InvalidSubject(
+                f"unknown subject {name!r}{did_you_mean(head, schemes())}: there is no module "
+                f"{error.name!r} (a file is named path/to/file.py:attribute)"
+            ) from None
+        raise InvalidSubject(f"{head} does not import: {one_line(error)}") from error
+    except InvalidSubject:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidSubject(f"{head} does not import: {one_line(error)}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InvalidSubject(f"there is no file {path}")
+    path = path.resolve()
+    # The path is part of the name, so that two files called model.py are two modules.
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"kvfuzz_subject_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidSubject(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As for a script: its neighbours can be imported, now and when its functions run.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _name_of(thing: Any) -> str:
+    """`module:qualname` where that finds `thing` again; otherwise words in angle brackets, which
+    say that a file cannot name it."""
+    owner = thing if hasattr(thing, "__qualname__") else type(thing)
+    found = owner is thing and "<" not in owner.__qualname__ and owner.__module__ != "__main__"
+    if found:
+        return f"{owner.__module__}:{owner.__qualname__}"
+    return (
+        f"<{owner.__qualname__.replace('<locals>.', '')}>"
+        if owner is thing
+        else (f"<an instance of {owner.__qualname__.replace('<locals>.', '')}>")
+    )
+
+
+def _check_device(device: str) -> None:
+    try:
+        if float(torch.ones(1, device=device).sum()) == 1:
+            return
+        problem = "it does not compute"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        problem = one_line(error)
+    raise UsageError(f"device {device!r} is not available ({problem}): --device cpu always is")

@@ -1,0 +1,249 @@
+"""The cached path: each token, or chunk, once.
+
+Every stage is a function of this module, called through the module, so that a mutant can replace
+one stage and a reader can follow the path from top to bottom. Positions, masks and storage are
+this path's own; it shares only weights and arithmetic with the uncached path.
+Positions are [n], the same for all rows, and [batch, n] once a call is given a mask or positions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvfuzz.subjects.trace import Note
+from kvfuzz.subjects.zoo import maths, recurrence
+from kvfuzz.subjects.zoo.cache import Cache
+from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.places import NOWHERE, Places, distances, filled_up, placed
+from kvfuzz.subjects.zoo.weights import Weights
+
+
+def logits(
+    config: DecoderConfig,
+    weights: Weights,
+    tokens: Tensor,
+    cache: Cache,
+    note: Note,
+    mask: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Logits [batch, n, vocab] for the new `tokens` [batch, n]; `cache` grows by n slots."""
+    admit(cache, tokens, mask, positions)
+    index = position_index(config, cache, tokens)
+    x = embed(config, weights, tokens, index)
+    note("position", None, x, index if index.dim() == 1 else index[..., None])
+    for layer in range(config.layers):
+        x = block(config, weights, layer, x, index, cache, note)
+    x = final_norm(config, weights, x)
+    note("final_norm", None, x)
+    answer = readout(weights, x)
+    note("logits", None, answer)
+    advance(cache, tokens.shape[1])
+    return answer
+
+
+def block(
+    config: DecoderConfig,
+    weights: Weights,
+    layer: int,
+    x: Tensor,
+    index: Tensor,
+    cache: Cache,
+    note: Note,
+) -> Tensor:
+    """One layer: attention over the cache, then the MLP. [batch, n, width] both ways."""
+    normed = attention_norm(config, weights, layer, x)
+    note("norm", layer, normed)
+    if config.recurs(layer):
+        attention = recur(config, weights, layer, normed, cache, note)
+    else:
+        attention = look_back(config, weights, layer, normed, index, cache, note)
+    note("attention", layer, attention)
+    x = attention_residual(x, attention)
+    note("residual", layer, x)
+    normed = mlp_norm(config, weights, layer, x)
+    note("mlp_norm", layer, normed)
+    hidden = mlp(weights, layer, normed)
+    note("mlp", layer, hidden)
+    x = mlp_residual(x, hidden)
+    note("mlp_residual", layer, x)
+    return x
+
+
+def look_back(
+    config: DecoderConfig,
+    weights: Weights,
+    layer: int,
+    normed: Tensor,
+    index: Tensor,
+    cache: Cache,
+    note: Note,
+) -> Tensor:
+    """Attention of `normed` to what the cache then holds. [batch, n, width] both ways."""
+    query, key, value = project(config, weights, layer, normed, index)
+    source = config.source(layer)
+    if source == layer:
+        note("kv", layer, query, key, value)
+        store(cache, layer, key, value)
+    else:
+        note("kv", layer, query)
+    keys, values = fetch(cache, source)
+    in_order = cache.storage.in_order(source, (keys, values), cache.length + normed.shape[1])
+    if in_order is not None:
+        note("cache", layer, *in_order)
+    entries = entry_places(cache, source, keys.shape[2])
+    places = index if entries is None else Places(index, entries)
+    return attend(config, weights, layer, query, keys, values, places)
+
+
+def recur(
+    config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, cache: Cache, note: Note
+) -> Tensor:
+    """The recurrent mixing of `normed`, in place of attention. [batch, n, width] both ways."""
+    matrices = weights.layers[layer]
+    assert matrices.convolution is not None
+    query, gate, value = (normed @ m for m in (matrices.query, matrices.key, matrices.value))
+    note("kv", layer, query, gate, value)
+    text = None if cache.places is None else cache.places[:, cache.length :] != NOWHERE
+    hidden, cache.history = recurrence.steps(cache.history, gate, value, matrices.convolution, text)
+    return maths.gated(query, hidden, config.head_dim) @ matrices.out
+
+
+def admit(cache: Cache, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
+    """Make room for the new `tokens` [batch, n], and note where they stand, unless every slot so
+    far is text at the position that is its number."""
+    places = cache.places
+    if mask is not None or positions is not None or places is not None:
+        places = placed(places, cache.length, tokens, mask, positions)
+    cache.storage.make_room(cache.length, tokens.shape[1], places)
+    cache.places = places
+
+
+def position_index(config: DecoderConfig, cache: Cache, tokens: Tensor) -> Tensor:  # noqa: ARG001
+    """The absolute positions [n], or [batch, n], of the new `tokens` [batch, n]; below
+    `config.max_length`, and 0 for padding."""
+    if cache.places is not None:
+        places = cache.places[:, cache.length :]
+        return places.masked_fill(places == NOWHERE, 0)
+    return torch.arange(cache.length, cache.length + tokens.shape[1], device=tokens.device)
+
+
+def embed(config: DecoderConfig, weights: Weights, tokens: Tensor, index: Tensor) -> Tensor:
+    """The token + position record [batch, n, width]."""
+    x = weights.token[tokens]
+    return x + weights.position[index] if config.positions == "learned" else x
+
+
+def attention_norm(config: DecoderConfig, weights: Weights, layer: int, x: Tensor) -> Tensor:
+    """The normalised record [batch, n, width] that query, key and value are made from."""
+    return maths.normalise(config.norm, weights.layers[layer].attention_norm, x)
+
+
+def project(
+    config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query [batch, heads, n, head_dim], and key and value [batch, kv_heads, n, head_dim]."""
+    matrices = weights.layers[layer]
+    query = maths.split_heads(normed @ matrices.query, config.head_dim)
+    key = maths.split_heads(normed @ matrices.key, config.head_dim)
+    value = maths.split_heads(normed @ matrices.value, config.head_dim)
+    if config.positions == "rope":
+        angles = rope_angles(config, index, normed)
+        query, key = maths.rotated(query, angles), maths.rotated(key, angles)
+    return query, key, value
+
+
+def rope_angles(config: DecoderConfig, index: Tensor, like: Tensor) -> Tensor:
+    """The turn of each pair at each new position [n, head_dim / 2], or [batch, 1, n, head_dim / 2],
+    in radians."""
+    angles = index.to(like.dtype).unsqueeze(-1) * maths.rope_frequencies(config.head_dim, like)
+    return angles if index.dim() == 1 else angles[:, None]
+
+
+def store(cache: Cache, layer: int, key: Tensor, value: Tensor) -> None:
+    """Put the new key and value [batch, kv_heads, n, head_dim] into the cache of `layer`."""
+    cache.storage.write(layer, cache.length, key, value)
+
+
+def fetch(cache: Cache, layer: int) -> tuple[Tensor, Tensor]:
+    """All keys and values of `layer` so far [batch, kv_heads, entries, head_dim]."""
+    return cache.storage.read(layer)
+
+
+def entry_places(cache: Cache, layer: int, count: int) -> Tensor | None:
+    """The position [batch, count] of each of the `count` entries that `fetch` gives; None if it is
+    its number. Those behind the slots so far hold nothing, unless a fault stored too many."""
+    places = cache.storage.entries(layer, cache.places)
+    return places if places is None else filled_up(places[:, :count], count)
+
+
+def attend(
+    config: DecoderConfig,
+    weights: Weights,
+    layer: int,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: Tensor | Places,
+) -> Tensor:
+    """What the new positions take from the cache [batch, n, width]. `index` has theirs, and those
+    of the entries too where these are not their numbers."""
+    if isinstance(index, Places):
+        index, slots = index
+    else:
+        slots = torch.arange(keys.shape[2], device=index.device)
+    config = config.at(layer)
+    bias = alibi_bias(config, index, slots, query) if config.positions == "alibi" else None
+    mixed = maths.attend(query, keys, values, visible(config, index, slots), bias)
+    return mixed @ weights.layers[layer].out
+
+
+def visible(config: DecoderConfig, index: Tensor, slots: Tensor) -> Tensor:
+    """Which entry of the cache, at the positions `slots` [m], each new position [n] may see: bool
+    [n, m], or [batch, 1, n, m]."""
+    distance = distances(index, slots)
+    seen = distance >= 0
+    return seen if config.window is None else seen & (distance < config.window)
+
+
+def alibi_bias(config: DecoderConfig, index: Tensor, slots: Tensor, like: Tensor) -> Tensor:
+    """The penalty of each new position [n] for each entry at `slots` [m]: [heads, n, m], or
+    [batch, heads, n, m]."""
+    distance = distances(index, slots).to(like.dtype)
+    return -maths.alibi_slopes(config.heads, like) * distance
+
+
+def attention_residual(x: Tensor, attention: Tensor) -> Tensor:
+    """The residual stream after attention [batch, n, width]."""
+    return x + attention
+
+
+def mlp_norm(config: DecoderConfig, weights: Weights, layer: int, x: Tensor) -> Tensor:
+    """The normalised record [batch, n, width] that the MLP reads."""
+    return maths.normalise(config.norm, weights.layers[layer].mlp_norm, x)
+
+
+def mlp(weights: Weights, layer: int, normed: Tensor) -> Tensor:
+    """The MLP's output [batch, n, width]."""
+    return maths.feed_forward(weights.layers[layer], normed)
+
+
+def mlp_residual(x: Tensor, hidden: Tensor) -> Tensor:
+    """The residual stream after the MLP [batch, n, width]."""
+    return x + hidden
+
+
+def final_norm(config: DecoderConfig, weights: Weights, x: Tensor) -> Tensor:
+    """The normalised record [batch, n, width] that the readout reads."""
+    return maths.normalise(config.norm, weights.final_norm, x)
+
+
+def readout(weights: Weights, x: Tensor) -> Tensor:
+    """Logits [batch, n, vocab], by the tied embedding."""
+    return x @ weights.token.T
+
+
+def advance(cache: Cache, count: int) -> None:
+    """Count `count` more tokens as seen."""
+    cache.length += count

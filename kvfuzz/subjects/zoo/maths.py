@@ -1,0 +1,107 @@
+"""Arithmetic that both paths of the registered decoder share.
+
+Nothing here knows which position a row holds or what a query may see: a cache bug hides in
+indices, masks and storage, and each path has its own of those.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvfuzz.subjects.zoo.weights import Layer, Norm
+
+EPSILON = 1e-5
+ROPE_BASE = 10_000.0
+
+
+def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
+    """LayerNorm or RMSNorm over the last axis of `x` [..., batch, time, width]."""
+    if kind == "layernorm" and norm.gain.dim() == 1:
+        return F.layer_norm(x, x.shape[-1:], norm.gain, norm.bias, EPSILON)
+    if kind == "layernorm":
+        return F.layer_norm(x, x.shape[-1:], eps=EPSILON) * norm.gain + norm.bias
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * norm.gain
+
+
+def looked_up(table: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` [...] of `table` [rows, width], or of each of several [sets, 1, rows,
+    width]."""
+    return table[index] if table.dim() == 2 else table[:, 0][:, index]
+
+
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """`x` [batch, time, n] by `matrix` [n, m], or [sets, batch, time, n] by each of several [sets,
+    1, n, m], where a broadcast product would copy each matrix for every row."""
+    if matrix.dim() == 2:
+        return x @ matrix
+    return torch.bmm(x.flatten(1, 2), matrix[:, 0]).view(*x.shape[:3], -1)
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """[..., batch, time, heads * head_dim] -> [..., batch, heads, time, head_dim]."""
+    return x.view(*x.shape[:-1], -1, head_dim).transpose(-3, -2)
+
+
+def rotated(x: Tensor, angles: Tensor) -> Tensor:
+    """`x` [..., time, head_dim], each pair (i, i + head_dim/2) turned by `angles`
+    [..., time, head_dim/2] (rotary embedding, arXiv 2104.09864)."""
+    low, high = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
+
+
+def rope_frequencies(head_dim: int, like: Tensor) -> Tensor:
+    """The turn per position of each pair [head_dim / 2], in radians."""
+    exponents = torch.arange(0, head_dim, 2, dtype=like.dtype, device=like.device) / head_dim
+    return ROPE_BASE**-exponents
+
+
+def alibi_slopes(heads: int, like: Tensor) -> Tensor:
+    """The penalty per position of distance [heads, 1, 1] (arXiv 2108.12409)."""
+    steps = torch.arange(1, heads + 1, dtype=like.dtype, device=like.device)
+    return (2.0 ** (-8.0 * steps / heads))[:, None, None]
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Softmax attention. `query` [..., heads, n, head_dim], `key` and `value`
+    [..., kv_heads, m, head_dim], `visible` bool [n, m] or [batch, 1, n, m], `bias` [heads, n, m]
+    or [batch, heads, n, m] or None.
+    Returns [..., n, heads * head_dim].
+
+    A hidden key scores the smallest finite number, not -inf: a row that sees nothing, which only
+    padding is or a fault makes, is then wrong rather than NaN.
+    """
+    group = query.shape[-3] // key.shape[-3]
+    if group > 1:
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [..., heads, n, m]
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    mixed: Tensor = scores.softmax(-1) @ value  # [..., heads, n, head_dim]
+    return mixed.transpose(-3, -2).flatten(-2)
+
+
+def decay(gate: Tensor) -> Tensor:
+    """The share of its state that a recurrent layer keeps at each token, [...] both ways."""
+    return gate.sigmoid()
+
+
+def gated(query: Tensor, hidden: Tensor, head_dim: int) -> Tensor:
+    """The states `hidden` [..., time, kv_heads * head_dim] as `query` [..., time, heads * head_dim]
+    lets them through; each is read by a group of heads, as keys and values are."""
+    group = query.shape[-1] // hidden.shape[-1]
+    if group > 1:
+        split = hidden.view(*hidden.shape[:-1], -1, head_dim)
+        hidden = split.repeat_interleave(group, -2).flatten(-2)
+    return F.silu(query) * hidden
+
+
+def feed_forward(layer: Layer, x: Tensor) -> Tensor:
+    """The MLP, [..., time, width] -> [..., time, width]."""
+    hidden = F.gelu(times(x, layer.mlp_in) + layer.mlp_in_bias)
+    return times(hidden, layer.mlp_out) + layer.mlp_out_bias

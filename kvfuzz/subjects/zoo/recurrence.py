@@ -1,0 +1,89 @@
+"""The state of a recurrent layer, one token at a time.
+
+A short causal convolution over the values, then h <- decay * h + (1 - decay) * convolved. Padding
+passes the state by. The states after the last few slots are kept, so that a small crop can roll
+back; a larger one is refused, unless it drops everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvfuzz.subjects.zoo import maths
+from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.weights import KERNEL
+
+ROLLBACK = 3
+"""How many slots can be rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a recurrent layer remembers after a slot."""
+
+    recent: Tensor  # [batch, KERNEL - 1, features]: the values that the convolution still needs
+    hidden: Tensor  # [batch, features]
+
+
+def begun(config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+    """The state before the first token."""
+    features = config.kv_heads * config.head_dim
+    return State(
+        torch.zeros(batch, KERNEL - 1, features, dtype=dtype, device=device),
+        torch.zeros(batch, features, dtype=dtype, device=device),
+    )
+
+
+def step(state: State, gate: Tensor, value: Tensor, kernel: Tensor, text: Tensor | None) -> State:
+    """The state after one more slot: `gate` and `value` [batch, features], `kernel`
+    [KERNEL, features]; rows where `text` [batch] is False keep theirs."""
+    read = torch.cat((state.recent, value[:, None]), dim=1)  # [batch, KERNEL, features]
+    decay = maths.decay(gate)
+    hidden = decay * state.hidden + (1 - decay) * (read * kernel).sum(1)
+    recent = read[:, 1:]
+    if text is not None:
+        recent = torch.where(text[:, None, None], recent, state.recent)
+        hidden = torch.where(text[:, None], hidden, state.hidden)
+    return State(recent, hidden)
+
+
+def steps(
+    history: list[State], gate: Tensor, value: Tensor, kernel: Tensor, text: Tensor | None
+) -> tuple[Tensor, list[State]]:
+    """What is hidden after each of n more slots [batch, n, features], and the `history` then, the
+    newest last, as far back as can be rolled; arguments as for `step`, but [batch, n, ...]."""
+    states = list(history)
+    for t in range(value.shape[1]):
+        present = None if text is None else text[:, t]
+        states.append(step(states[-1], gate[:, t], value[:, t], kernel, present))
+    hidden = torch.stack([state.hidden for state in states[len(history) :]], dim=1)
+    return hidden, states[-1 - ROLLBACK :]
+
+
+def croppable(history: list[State], count: int) -> bool:
+    """Whether the state before the last `count` slots is still there; so it is if none recurs."""
+    return not history or count < len(history)
+
+
+def crop(history: list[State], count: int) -> list[State]:
+    """`history` as it was before the last `count` slots."""
+    return history[: len(history) - count]
+
+
+def reorder(history: list[State], rows: Tensor) -> list[State]:
+    """Row i of every state becomes the old row `rows[i]`."""
+    return [State(state.recent[rows], state.hidden[rows]) for state in history]
+
+
+def copy(history: list[State]) -> list[State]:
+    """The same states in tensors of their own."""
+    return [State(state.recent.clone(), state.hidden.clone()) for state in history]
+
+
+def reset(history: list[State]) -> list[State]:
+    """The state before the first token, for as many rows."""
+    first = history[:1]
+    return [State(torch.zeros_like(s.recent), torch.zeros_like(s.hidden)) for s in first]

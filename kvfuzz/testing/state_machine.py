@@ -1,0 +1,156 @@
+"""Longer programs: a Hypothesis state machine whose rules do to a cache what its users do.
+
+A fuzzer's program has a handful of moves. A machine of this module makes as many as
+`stateful_step_count` says (50 by default), each with tokens of its own; when it stops, the whole
+program is judged as one case, and a failing one is shrunk rule by rule.
+
+    TestMyDecoder = kvfuzz.state_machine("my_package:MyDecoder").TestCase
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import SIDES
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import Diverges
+from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.laws import COMPANIONS
+from kvfuzz.search.judge import judge_by
+from kvfuzz.search.programs import ALL, OVER, ROWS, SMALL, Fit, Move, focuses
+from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
+from kvfuzz.subjects.loading import Options, as_factory
+from kvfuzz.subjects.protocol import Factory
+
+LONGEST = 48
+"""The most columns of a program; the subject's max_length if that is less."""
+
+
+def state_machine(
+    subject: Any, *, options: Options | None = None, longest: int | None = None
+) -> type[RuleBasedStateMachine]:
+    """A state machine for `subject` (a subject, a factory of one, or a name), whose programs have
+    up to `longest` columns (default LONGEST). Run it by its `TestCase`, or by
+    `hypothesis.stateful.run_state_machine_as_test`.
+
+    A program that diverges, or breaks a companion law, raises Diverges, with its case as JSON.
+    """
+    factory = as_factory(subject, options=options)
+    most = factory.limits().max_length or LONGEST
+    space = space_of(factory, longest or min(LONGEST, most))
+    name = f"Machine_{factory.name}"
+    return type(name, (_Machine,), {"factory": factory, "space": space})
+
+
+class _Machine(RuleBasedStateMachine):
+    factory: Factory
+    space: Space
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fit: Fit | None = None
+        self.columns: list[tuple[int, ...]] = []
+        self.settings: dict[str, Any] = {}
+
+    @initialize(data=st.data())
+    def begin(self, data: Any) -> None:
+        """Draw the model, the rows, and what every call is given."""
+        space = self.space
+        rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
+        self.fit = Fit(rows, space.longest, [[rows, 0]])
+        drawn = {
+            name: data.draw(st.sampled_from(values), label=name)
+            for name, values in space.choices.items()
+        }
+        given = ("mask", "positions") if "mask" in space.offers else ("positions",)
+        self.settings = {
+            "seed": data.draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
+            "dtype": data.draw(st.sampled_from(space.dtypes), label="dtype"),
+            "config": {**drawn, **space.fixed},
+            "given": tuple(word for word in given if word in space.offers),
+        }
+
+    @rule(data=st.data(), size=st.integers(1, 2 * SMALL))
+    def feed(self, data: Any, size: int) -> None:
+        """Feed a chunk, or one token."""
+        self._move(("feed", size, ()), data)
+
+    @precondition(lambda self: "mask" in self.space.offers)
+    @rule(
+        data=st.data(),
+        side=st.sampled_from(SIDES),
+        size=st.integers(2, 2 * SMALL),
+        pads=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
+    )
+    def feed_padded(self, data: Any, side: str, size: int, pads: tuple[int, ...]) -> None:
+        """Feed rows of unequal length."""
+        self._move((side, size, pads), data)
+
+    @precondition(lambda self: "crop" in self.space.offers)
+    @rule(count=st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER))))
+    def crop(self, count: int) -> None:
+        """Drop the last slots, all of them, or more than there are."""
+        self._move(("crop", count, ()))
+
+    @precondition(lambda self: "reorder" in self.space.offers)
+    @rule(
+        word=st.sampled_from(ROWS),
+        count=st.integers(1, MOST_ROWS),
+        rows=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
+    )
+    def reorder(self, word: str, count: int, rows: tuple[int, ...]) -> None:
+        """Permute, select or repeat rows."""
+        self._move((word, count, rows))
+
+    @precondition(lambda self: bool(set(focuses(self.space.offers)) & {"fork", "restore", "reset"}))
+    @rule(data=st.data())
+    def operate(self, data: Any) -> None:
+        """Copy the cache, save and load it, or empty it."""
+        known = sorted(set(focuses(self.space.offers)) & {"fork", "restore", "reset"})
+        self._move((data.draw(st.sampled_from(known)), 0, ()))
+
+    @rule(rows=st.integers(0, MOST_ROWS))
+    def new(self, rows: int) -> None:
+        """Begin another cache on the same model."""
+        self._move(("new", rows, ()))
+
+    @rule(cache=st.integers(0, SMALL))
+    def switch(self, cache: int) -> None:
+        """Go on with another cache."""
+        self._move(("switch", cache, ()))
+
+    def _move(self, move: Move, data: Any = None) -> None:
+        assert self.fit is not None
+        before = self.fit.used
+        self.fit.add(*move)
+        for _ in range(self.fit.used - before):
+            token = st.integers(0, self.space.vocab_size - 1)
+            column = st.tuples(*[token] * self.fit.rows)
+            self.columns.append(data.draw(column, label="column"))
+
+    def teardown(self) -> None:
+        """Judge the program as one case, by agreement and by every companion law."""
+        if self.fit is None or not self.columns:
+            return
+        schedule = self.fit.schedule()
+        used = sum(
+            entry if isinstance(entry, int) else getattr(entry, "size", 0) for entry in schedule
+        )
+        rows = tuple(zip(*self.columns[:used], strict=True))
+        case = Case(tokens=rows, schedule=schedule, **self.settings)
+        subject = self.factory.subject(case)
+        verdict = check(subject, case, self.factory.name)
+        _raise_if_diverged(verdict, case)
+        for law in COMPANIONS:
+            _raise_if_diverged(judge_by(law, subject, case, self.factory.name), case)
+
+
+def _raise_if_diverged(verdict: Verdict, case: Case) -> None:
+    if not verdict.diverged:
+        return
+    what = verdict.finding or verdict.error or verdict.precision or f"step {verdict.first}"
+    raise Diverges(f"DIVERGED from {verdict.law}: {what}; case {case.to_json()}")

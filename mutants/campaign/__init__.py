@@ -1,0 +1,1 @@
+"""Runs mutants in worker processes and computes the score."""

@@ -1,0 +1,1 @@
+"""Checks that an equivalent mutant cannot be killed."""

@@ -1,0 +1,99 @@
+"""The kinds of interventions: what their functions are given, and what is done with the answer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.subjects.protocol import OFFERED
+from mutants.generic.cache_contents import Stored, write
+from mutants.generic.mutant import Intervention, made
+from mutants.generic.wrapper import Call
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What a call feeds: `tokens` [batch, new], the `mask` [batch, slots + new] and `positions`
+    [batch, new] where they are given. `slots` were fed before and not cropped, `fed` were fed at
+    all, in so many `calls`; `memory` lives as long as the cache."""
+
+    tokens: Tensor
+    mask: Tensor | None
+    positions: Tensor | None
+    slots: int
+    fed: int
+    calls: int
+    memory: dict[str, Any]
+
+
+def feeding(word: str, **told: Any) -> Callable[[Callable[[Fed], Tensor]], Intervention]:
+    """The decorated function takes a Fed, and gives what is fed in place of its `word`: `tokens`,
+    `mask` or `positions`. It is called where that is given."""
+
+    def decorated(fault: Callable[[Fed], Tensor]) -> Intervention:
+        def alter(call: Call) -> Any:
+            tokens, cache = call.args
+            given = {"tokens": tokens, **call.given}
+            if word not in given:
+                return call.go()
+            record = call.record
+            fed = Fed(
+                tokens, given.get("mask"), given.get("positions"),
+                record.slots, record.fed, record.calls, record.memory,
+            )  # fmt: skip
+            changed = fault(fed)
+            if told.get("placebo") or not torch.equal(changed, given[word]):
+                call.reached()
+            given[word] = changed
+            return call.real(given.pop("tokens"), cache, **given)
+
+        offers = () if word == "tokens" else (word,)
+        return made(fault, ("cached",), alter, **{"offers": offers, **told})
+
+    return decorated
+
+
+def contents(
+    after: str = "cached", **told: Any
+) -> Callable[[Callable[[Stored], None]], Intervention]:
+    """The decorated function writes into what a cache holds once the method `after` has run: each
+    call, or another that gives a cache."""
+
+    def decorated(fault: Callable[[Stored], None]) -> Intervention:
+        def alter(call: Call) -> Any:
+            result = call.go()
+            cache = result[1] if call.name == "cached" else result
+            new = call.args[0].shape[1] if call.name == "cached" else 0
+            rows = call.record.after(call.name, call.args).rows
+            if write(call.subject, cache, rows, new, fault) or told.get("placebo"):
+                call.reached()
+            return result
+
+        return made(fault, (after,), alter, **{"offers": needed(after), **told})
+
+    return decorated
+
+
+def operation(name: str, **told: Any) -> Callable[[Callable[[Call], Any]], Intervention]:
+    """The decorated function takes a Call of the method `name`, and gives what that would."""
+
+    def decorated(fault: Callable[[Call], Any]) -> Intervention:
+        @functools.wraps(fault)
+        def alter(call: Call) -> Any:
+            call.reached()
+            return fault(call)
+
+        return made(fault, (name,), alter, **{"offers": needed(name), **told})
+
+    return decorated
+
+
+def needed(name: str) -> tuple[str, ...]:
+    """The offer that a method `name` is."""
+    word = "save" if name == "load" else name
+    return (word,) if word in OFFERED else ()

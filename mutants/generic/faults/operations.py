@@ -1,0 +1,166 @@
+"""What is done to a cache between calls is done wrongly, or not at all."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mutants.generic.cache_contents import Stored, layers_of
+from mutants.generic.decorators import contents, operation
+from mutants.generic.equivalence_checks import one_layer, unchanging_caches
+from mutants.generic.wrapper import Call
+
+LACKS = "its view shows no keys and values that can be written to"
+crop = functools.partial(operation, "crop", advice="draw crops")
+reorder = functools.partial(operation, "reorder", advice="draw reorders of two rows or more")
+loaded = functools.partial(contents, "load", advice="draw a cache saved and loaded")
+
+
+@crop()
+def crops_one_too_many(call: Call) -> Any:
+    """One slot more is dropped than is asked."""
+    cache, count = call.args
+    return call.real(cache, count + 1)
+
+
+@crop()
+def crops_one_too_few(call: Call) -> Any:
+    """One slot less is dropped than is asked."""
+    cache, count = call.args
+    return call.real(cache, count - 1) if count > 1 else cache
+
+
+@crop()
+def crops_nothing(call: Call) -> Any:
+    """Nothing is dropped."""
+    return call.args[0]
+
+
+@crop()
+def crops_everything(call: Call) -> Any:
+    """All slots are dropped, however many are asked."""
+    cache, count = call.args
+    return call.real(cache, max(count, call.record.slots))
+
+
+@crop(offers=("crop", "view"), lacks=LACKS)
+def crops_the_oldest_of_the_last_layer(call: Call) -> Any:
+    """The last layer drops its oldest entries, the others their newest."""
+    cache, count = call.args
+    before = [tuple(p.clone() for p in pair) for pair in layers_of(call.subject, cache)]
+    after = call.real(cache, count)
+    layers = list(layers_of(call.subject, after))
+    if before and layers:
+        for old, new in zip(before[-1], layers[-1], strict=True):
+            new.copy_(old[:, :, -new.shape[2] :])
+    return after
+
+
+@reorder()
+def reorders_nothing(call: Call) -> Any:
+    """Rows stay where they are, where there are as many as before."""
+    cache, rows = call.args
+    return cache if len(rows) == call.record.rows else call.go()
+
+
+@reorder()
+def reorders_backwards(call: Call) -> Any:
+    """The rows come in the opposite order."""
+    cache, rows = call.args
+    return call.real(cache, rows.flip(0))
+
+
+@reorder(advice="draw reorders of three rows or more")
+def reorders_by_the_inverse(call: Call) -> Any:
+    """Row i goes to place rows[i], in place of coming from there."""
+    cache, rows = call.args
+    places = rows.argsort()
+    whole = len(rows) == call.record.rows and len(rows.unique()) == len(rows)
+    return call.real(cache, places) if whole else call.go()
+
+
+@reorder()
+def reorders_by_the_first_row(call: Call) -> Any:
+    """All rows become the first one asked for."""
+    cache, rows = call.args
+    return call.real(cache, rows[:1].expand_as(rows).contiguous())
+
+
+def _kept(call: Call, layer: slice, parts: slice) -> Any:
+    """The cache reordered but for some parts of some layers, where the number of rows stays."""
+    cache, rows = call.args
+    before = [tuple(p.clone() for p in pair) for pair in layers_of(call.subject, cache)]
+    after = call.go()
+    if len(rows) == call.record.rows:
+        for old, new in zip(
+            before[layer], list(layers_of(call.subject, after))[layer], strict=True
+        ):
+            for one, other in zip(old[parts], new[parts], strict=True):
+                other.copy_(one)
+    return after
+
+
+@reorder(offers=("reorder", "view"), lacks=LACKS)
+def reorders_all_but_the_last_layer(call: Call) -> Any:
+    """The rows of the last layer stay where they are."""
+    return _kept(call, slice(-1, None), slice(None))
+
+
+@reorder(offers=("reorder", "view"), lacks=LACKS)
+def reorders_keys_alone(call: Call) -> Any:
+    """The keys are moved to their rows, the values are not."""
+    return _kept(call, slice(None), slice(1, 2))
+
+
+@operation("copy", blind=unchanging_caches, advice="draw forks, and feed both caches")
+def copies_nothing(call: Call) -> Any:
+    """A fork is the same cache: what one is fed the other holds too."""
+    return call.args[0]
+
+
+@contents("copy", offers=("copy", "view"), lacks=LACKS, advice="draw forks")
+def copies_without_the_newest(held: Stored) -> None:
+    """A fork lacks the newest entry, which is nought."""
+    for keys, values in held.layers:
+        keys[:, :, -1], values[:, :, -1] = 0, 0
+
+
+@loaded(offers=("save", "view"), lacks=LACKS)
+def loads_without_the_newest(held: Stored) -> None:
+    """What is loaded lacks its newest entry, which is nought."""
+    for keys, values in held.layers:
+        keys[:, :, -1], values[:, :, -1] = 0, 0
+
+
+@loaded(offers=("save", "view"), lacks=LACKS, blind=one_layer)
+def loads_the_first_layer_into_the_last(held: Stored) -> None:
+    """The last layer is loaded with the entries of the first."""
+    if len(held.layers) > 1:
+        for one, other in zip(held.layers[0], held.layers[-1], strict=True):
+            if one.shape == other.shape:
+                other.copy_(one)
+
+
+@loaded(lacks="its cache holds no floating-point tensor with an axis of rows")
+def loads_in_bfloat16(held: Stored) -> None:
+    """What is saved is rounded to bfloat16."""
+    for state in held.states:
+        state.copy_(state.bfloat16())
+
+
+@operation("load", advice="draw a cache saved and loaded")
+def loads_nothing(call: Call) -> Any:
+    """What is loaded is an empty cache."""
+    return call.subject.new_cache(call.record.rows)
+
+
+@operation("reset", advice="draw resets of a filled cache")
+def resets_nothing(call: Call) -> Any:
+    """A cache that is to be emptied keeps what it holds."""
+    return call.args[0]
+
+
+@operation("new_cache", blind=unchanging_caches, advice="draw a second cache on one subject")
+def second_cache_is_the_first(call: Call) -> Any:
+    """A new cache is the first one that was made for as many rows, with what it holds."""
+    return call.shared.setdefault(f"of {call.args[0]}", call.go())

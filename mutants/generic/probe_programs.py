@@ -1,0 +1,60 @@
+"""Small fixed programs of all that a subject offers, run to see what an intervention meets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
+from kvfuzz.errors import InvalidSubject
+from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, seeded
+
+ROWS = 3
+PROGRAMS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
+    ("cached", (3, 2, 1, 1)),
+    ("mask", (Padded(3, "left", (1, 0, 2)), 2, 1, 1)),
+    ("crop", (4, Crop(2), 2, 1)),
+    ("reorder", (3, Reorder((1, 2, 0)), 2, 1)),
+    ("copy", (3, Fork(), 2, Switch(0), 2)),
+    ("save", (3, Restore(), 2, 1)),
+    ("reset", (3, Reset(), 2, 1)),
+    ("cached", (3, New(ROWS), 2, 1)),
+)
+"""What each needs of a subject, and its schedule."""
+
+
+def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
+    """The programs that `subject` can run, with the settings of the case `like`. Rows and
+    neighbouring tokens differ."""
+    given = tuple(word for word in ("mask", "positions") if word in offers)
+    for needed, schedule in PROGRAMS:
+        if needed not in {*offers, "cached"}:
+            continue
+        columns = sum(map(_columns, schedule))
+        if subject.max_length is not None and columns > subject.max_length:
+            continue
+        tokens = tuple(
+            tuple((1 + 7 * row + 3 * column) % subject.vocab_size for column in range(columns))
+            for row in range(ROWS)
+        )
+        yield replace(like, tokens=tokens, schedule=schedule, given=given)
+
+
+def _columns(entry: Entry) -> int:
+    """How many columns of the token table `entry` takes."""
+    if isinstance(entry, Padded):
+        return entry.size
+    return entry if isinstance(entry, int) else 0
+
+
+def raises(subject: Any, case: Case) -> bool:
+    """Whether the cached path of `subject` raises on `case`; to refuse a step is not to raise."""
+    with seeded(case.seed), suppress(Refused):
+        try:
+            run_cached(subject, case)
+        except (CachedPathRaised, InvalidSubject):
+            return True
+    return False

@@ -1,0 +1,135 @@
+"""A subject with an intervention around its methods."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvfuzz.subjects.injection import FORWARD, Faulty
+
+READING = ("view", "unused", "generate")
+"""The optional methods that change no cache and give none: an intervention leaves them alone."""
+
+
+@dataclass
+class Record:
+    """What is known of one cache: its number of `rows`, the `slots` that were fed to it and not
+    cropped, its `calls`, the slots of all calls (`fed`, whatever was cropped), and what a fault
+    keeps in `memory`. A copy of the cache gets a copy of it."""
+
+    rows: int = 0
+    slots: int = 0
+    calls: int = 0
+    fed: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def after(self, name: str, args: tuple[Any, ...]) -> Record:
+        """The record once the method `name` was called with `args`."""
+        match name:
+            case "cached":
+                new = args[0].shape[1]
+                return replace(
+                    self, slots=self.slots + new, fed=self.fed + new, calls=self.calls + 1
+                )
+            case "crop":
+                return replace(self, slots=max(0, self.slots - args[1]))
+            case "reorder":
+                return replace(self, rows=len(args[1]))
+            case "reset":
+                return Record(self.rows)
+            case "copy" | "save" | "load":
+                return copy.deepcopy(self)
+        return self
+
+
+@dataclass(frozen=True)
+class AlteredCache:
+    """A cache, or what was saved of one, and its record."""
+
+    inner: Any
+    record: Record
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the method `name` of the clean `subject`, `real`, with `args` and what was `given`
+    by name. `shared` is the fault's memory beyond one cache; `reached` is to be called where the
+    fault acts."""
+
+    subject: Any
+    name: str
+    real: Callable[..., Any]
+    args: tuple[Any, ...]
+    given: dict[str, Tensor]
+    record: Record
+    shared: dict[str, Any]
+    reached: Callable[[], None]
+
+    def go(self) -> Any:
+        """What the clean method gives."""
+        return self.real(*self.args, **self.given)
+
+
+Alter = Callable[[Call], Any]
+"""Makes a call in a faulty way: gives what the method gives."""
+
+
+class Altered(Faulty):
+    """`subject` with `alter` around those of its methods that are in `methods`. The uncached path,
+    and every method that changes no cache, are the subject's own."""
+
+    def __init__(self, subject: Any, methods: frozenset[str], alter: Alter) -> None:
+        super().__init__(subject, (), lambda: ())
+        self._methods, self._alter = methods, alter
+        self._shared: dict[str, Any] = {}
+
+    def new_cache(self, batch: int) -> Any:
+        """An empty cache for `batch` rows, with a record of its own."""
+        return self._called("new_cache", self.subject.new_cache, Record(batch), (batch,), {})
+
+    def _with_fault(self, found: Callable[..., Any], name: str) -> Any:
+        if name in READING:
+            return self._reading(found)
+
+        @functools.wraps(found)
+        def altered(*args: Any, **given: Tensor) -> Any:
+            held = next(a for a in args if isinstance(a, AlteredCache))
+            inner = tuple(a.inner if isinstance(a, AlteredCache) else a for a in args)
+            return self._called(name, found, held.record, inner, given)
+
+        return altered
+
+    def _called(
+        self,
+        name: str,
+        real: Callable[..., Any],
+        record: Record,
+        args: tuple[Any, ...],
+        given: dict[str, Tensor],
+    ) -> Any:
+        self.calls += name in FORWARD
+        call = Call(self.subject, name, real, args, given, record, self._shared, self._reach)
+        with torch.no_grad():
+            result = self._alter(call) if name in self._methods else call.go()
+        after = record.after(name, args)
+        if name == "cached":
+            logits, cache = result
+            return logits, AlteredCache(cache, after)
+        return AlteredCache(result, after)
+
+    def _reading(self, found: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(found)
+        def reading(*args: Any) -> Any:
+            self.calls += found.__name__ in FORWARD
+            return found(*(a.inner if isinstance(a, AlteredCache) else a for a in args))
+
+        return reading
+
+    def _reach(self) -> None:
+        self.reached += 1

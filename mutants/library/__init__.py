@@ -1,0 +1,1 @@
+"""The mutants of the registered decoder: the registry and its faults."""

@@ -1,0 +1,71 @@
+"""Optional arguments: positions or a mask that a call is given are read wrongly, or not at all."""
+
+import torch
+
+from kvfuzz.case.schedule import Padded
+from mutants.library.mutant import mutant, steps
+
+NEEDS = {"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform", "alternating")}
+TOLD = ("mask", "positions")
+
+
+@mutant("placed", site="position", witness=steps(Padded(2, "left", (1,)), given=TOLD))
+def positions_make_way_for_slot_numbers(real):
+    """A call that is given positions takes the numbers of its slots instead."""
+
+    def placed(before, length, tokens, mask, given):
+        if given is not None:
+            given = torch.arange(length, length + tokens.shape[1]).expand_as(tokens)
+        return real(before, length, tokens, mask, given)
+
+    return placed
+
+
+@mutant("placed", site="position", witness=steps(1, 1, given=("positions",)))
+def positions_are_taken_for_offsets(real):
+    """The length of the cache is added to positions that have it in them."""
+
+    def placed(before, length, tokens, mask, given):
+        return real(before, length, tokens, mask, given if given is None else given + length)
+
+    return placed
+
+
+@mutant("placed", site="position", witness=steps(Padded(2, "left", (0, 1)), rows=2, given=TOLD))
+def positions_of_the_first_row_are_read_for_all(real):
+    """Of the positions that are given the first row is used for every row."""
+
+    def placed(before, length, tokens, mask, given):
+        return real(before, length, tokens, mask, given if given is None else given[:1] + 0 * given)
+
+    return placed
+
+
+@mutant(
+    "placed",
+    site="position",
+    witness=steps(Padded(2, "left", (1,)), 1),
+    seen_in="TransformerLensOrg/TransformerLens#772",
+)
+def mask_is_read_from_its_beginning(real):
+    """A later call takes the first columns of the mask for those of its new tokens."""
+
+    def placed(before, length, tokens, mask, given):
+        if mask is not None:
+            mask = torch.cat((mask[:, :length], mask[:, : tokens.shape[1]]), dim=1)
+        return real(before, length, tokens, mask, given)
+
+    return placed
+
+
+@mutant("admit", site="0.attention", witness=steps(2, 1, given=("mask",)))
+def mask_hides_what_is_there(real):
+    """A later call with a mask that has no padding in it hides the first slot of all."""
+
+    def admit(cache, tokens, mask, positions):
+        real(cache, tokens, mask, positions)
+        if mask is not None and cache.length and bool(mask.all()):
+            cache.places = cache.places.clone()
+            cache.places[:, 0] += 1 << 20
+
+    return admit

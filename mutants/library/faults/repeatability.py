@@ -1,0 +1,50 @@
+"""Broken repeatability: the same case gives other bits when it comes again."""
+
+import torch
+
+from mutants.library.mutant import mutant, steps
+
+
+@mutant("store", law="repeatability", witness=steps(2, 1))
+def rounds_at_random(real):
+    """The last bit of what is stored is drawn by chance."""
+
+    def noisy(x):
+        up = torch.full_like(x, torch.inf)
+        return torch.where(torch.rand_like(x) < 0.5, x, torch.nextafter(x, up))
+
+    return lambda cache, layer, key, value: real(cache, layer, noisy(key), noisy(value))
+
+
+@mutant(
+    ".uncached:logits",
+    "logits",
+    law="repeatability",
+    both=True,
+    witness=steps(1, 1),
+    seen_in="huggingface/transformers#36013",
+)
+def keeps_a_number_of_an_earlier_request(uncached, cached):
+    """What the last uncached run made of its first token is kept on the model and used by all."""
+    scale = 1.0
+
+    def whole(config, weights, tokens, note):
+        nonlocal scale
+        scale = 1 + int(tokens[0, 0]) / 1024
+        return scale * uncached(config, weights, tokens, note)
+
+    return whole, lambda *args: scale * cached(*args)
+
+
+@mutant("readout", law="repeatability", both=True, witness=steps(1, 1))
+def drifts_with_every_call(real):
+    """Of every seven calls each gives larger logits than the one before, by a bit."""
+    calls = 0
+
+    def readout(weights, x):
+        nonlocal calls
+        calls += 1
+        answer = real(weights, x)
+        return answer * (1 + calls % 7 * torch.finfo(answer.dtype).eps)
+
+    return readout

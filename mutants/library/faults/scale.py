@@ -1,0 +1,45 @@
+"""Wrong scale: what the cached path stores or compares is too large by a small factor.
+
+Each has a size, and is injected at the smallest that the checker promises to catch.
+"""
+
+from mutants.library.mutant import mutant, steps
+
+LIMIT = {"float64": 1e-12, "float32": 3e-5}
+
+
+@mutant("store", site="0.cache", witness=steps(1), sizes=LIMIT)
+def values_too_large(real, size):
+    """Every stored value is too large by a factor of 1 + size."""
+    return lambda cache, layer, key, value: real(cache, layer, key, value * (1 + size))
+
+
+@mutant(
+    "store",
+    site="1.cache",
+    witness=steps(1),
+    sizes={"float64": 1e-12, "float32": 1e-4},
+    needs={"layers": (2, 3)},
+)
+def values_of_the_second_layer_too_large(real, size):
+    """The values that the second layer stores are too large by a factor of 1 + size."""
+    return lambda cache, layer, key, value: real(
+        cache, layer, key, value * (1 + size) if layer == 1 else value
+    )
+
+
+@mutant("store", site="0.cache", witness=steps(1, 1), sizes={"float64": 1e-12, "float32": 1e-4})
+def keys_too_large(real, size):
+    """Every stored key is too large by a factor of 1 + size."""
+    return lambda cache, layer, key, value: real(cache, layer, key * (1 + size), value)
+
+
+@mutant(
+    "attend",
+    equivalent="a score is the product of the two, and powers of 2 are exact",
+)
+def keys_are_halved_and_queries_doubled(real):
+    """What is compared is half of each key with twice the query."""
+    return lambda config, weights, layer, query, keys, values, index: real(
+        config, weights, layer, 2 * query, keys / 2, values, index
+    )

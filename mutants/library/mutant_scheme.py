@@ -1,0 +1,58 @@
+"""`mutant:ID` as a subject: the mutant's own subject with the fault in its cached path.
+
+So that a mutant can be fuzzed, replayed and located as anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvfuzz.errors import InvalidSubject, UsageError
+from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.loading import Options, load
+from kvfuzz.subjects.protocol import Factory
+from mutants.library.mutant import ANY, Mutant
+from mutants.library.registry import find, matches
+
+
+def factory(rest: str, options: Options) -> Factory:
+    """`ID`, or `ID@SUBJECT` for another subject that the mutant fits, as in
+    `append.drops_the_newest@zoo:rope`.
+
+    Raises InvalidSubject for an unknown mutant or a subject it does not fit.
+    """
+    mutant_id, _, subject = rest.partition("@")
+    try:
+        mutant = find(mutant_id)
+    except UsageError as error:
+        raise InvalidSubject(str(error)) from None
+    if not subject and mutant.subject == ANY:
+        raise InvalidSubject(f"{mutant_id} fits any subject: name one, as mutant:{mutant_id}@zoo")
+    if subject and not matches(mutant, subject):
+        raise InvalidSubject(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
+    return mutated(load(subject or mutant.subject, options), mutant)
+
+
+def mutated(factory: Factory, mutant: Mutant) -> Factory:
+    """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`, but
+    for the settings that the fault does not make sense with.
+
+    Raises InvalidSubject where such a setting is fixed.
+    """
+    if not mutant.fits(factory.fixed):
+        wanted = ", ".join(f"{name} in {list(fit)}" for name, fit in mutant.needs.items())
+        raise InvalidSubject(f"{mutant.id} needs {wanted}; fixed is {dict(factory.fixed)}")
+
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Faulty:
+        return mutant.into(factory.build(seed, dtype, config), dtype)
+
+    place = "" if factory.name == mutant.subject else f"@{factory.name}"
+    drawn = {name: fit for name, fit in mutant.needs.items() if name not in factory.fixed}
+    return replace(
+        factory,
+        name=f"mutant:{mutant.id}{place}",
+        build=build,
+        choices={**factory.choices, **drawn},
+    )

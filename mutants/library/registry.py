@@ -1,0 +1,161 @@
+"""Find the mutants: those of `mutants/library/faults/`, and those that installed packages offer.
+
+A package offers mutants under the entry point group `kvfuzz.mutants`: the name of a module, or of
+a package whose modules hold them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+from kvfuzz.errors import UsageError, did_you_mean, one_line
+from mutants.library.mutant import ANY, Mutant
+from mutants.library.pairs import JOIN, Pair, pair
+
+HOME = "mutants.library.faults"
+ANYWHERE = "mutants.generic.faults"
+GROUP = "kvfuzz.mutants"
+
+
+@functools.cache
+def library() -> dict[str, Mutant]:
+    """Every mutant by its id, sorted. Raises UsageError if two have the same id, or if a package
+    that offers mutants does not import."""
+    return _found({HOME, *(entry.value for entry in entry_points(group=GROUP))})
+
+
+@functools.cache
+def interventions() -> dict[str, Mutant]:
+    """The faults that fit any subject, by id, sorted."""
+    return _found({ANYWHERE})
+
+
+def everything() -> dict[str, Mutant]:
+    """The library and the interventions, by id."""
+    return {**library(), **interventions()}
+
+
+def _found(names: set[str]) -> dict[str, Mutant]:
+    found: dict[str, Mutant] = {}
+    for module in _modules(names):
+        for thing in vars(module).values():
+            if not isinstance(thing, Mutant) or thing.fault.__module__ != module.__name__:
+                continue
+            other = found.setdefault(thing.id, thing)
+            if other is not thing:
+                raise UsageError(
+                    f"two mutants are called {thing.id!r}, in {other.fault.__module__} and in "
+                    f"{module.__name__}: rename one, or uninstall the package that offers it"
+                )
+    return dict(sorted(found.items()))
+
+
+def find(mutant_id: str) -> Mutant:
+    """The mutant called `mutant_id`, or the pair of those joined by a plus. Raises UsageError with
+    near matches."""
+    first, join, second = mutant_id.partition(JOIN)
+    if join:
+        return pair(find(first), find(second))
+    known = everything()
+    if mutant_id not in known:
+        raise UsageError(
+            f"there is no mutant {mutant_id!r}{did_you_mean(mutant_id, known)}: see `kvfuzz mutants`"
+        )
+    return known[mutant_id]
+
+
+def known(mutant_id: str) -> Mutant | None:
+    """The mutant called `mutant_id`; None for one that there is no longer, as a former result may
+    name it."""
+    try:
+        return find(mutant_id)
+    except UsageError:
+        return None
+
+
+def select(
+    subject: str,
+    ids: tuple[str, ...] = (),
+    operators: tuple[str, ...] = (),
+    fixed: Mapping[str, Any] | None = None,
+    anywhere: bool = False,
+) -> tuple[list[Mutant], list[Mutant]]:
+    """The mutants of `subject` to score, and the placebos and canaries that watch over them: those
+    that the library has for it or, if it has none or by `anywhere`, those that fit any subject.
+
+    `ids` and `operators` restrict the mutants, and so do settings that are `fixed`. Raises
+    UsageError for an unknown one, for one of another subject, or if none is left.
+    """
+    own = [mutant for mutant in library().values() if matches(mutant, subject)]
+    asked = any(find(mutant_id).subject == ANY for mutant_id in ids) or any(
+        mutant.operator in operators for mutant in interventions().values()
+    )
+    known = interventions().values() if anywhere or asked or not own else own
+    offered = [mutant for mutant in known if mutant.fits(fixed or {})]
+    of_operators(operators)
+    chosen = [_fitting(mutant_id, subject) for mutant_id in ids]
+    wanted = {mutant.id for mutant in chosen}
+    scored = [
+        mutant
+        for mutant in offered
+        if not mutant.watches
+        and (not wanted or mutant.id in wanted)
+        and (not operators or mutant.operator in operators)
+    ]
+    scored += [mutant for mutant in chosen if isinstance(mutant, Pair)]
+    if not scored:
+        subjects = sorted({mutant.subject for mutant in everything().values()})
+        raise UsageError(
+            f"no mutant to score for subject {subject!r}: the library has faults for "
+            f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
+        )
+    watch = [mutant for mutant in offered if mutant.watches]
+    # A package's own faults are watched over by those that fit any subject.
+    return scored, watch or [mutant for mutant in interventions().values() if mutant.watches]
+
+
+def _fitting(mutant_id: str, subject: str) -> Mutant:
+    """The mutant called `mutant_id`. Raises UsageError if it is not one of `subject`."""
+    mutant = find(mutant_id)
+    if not matches(mutant, subject):
+        raise UsageError(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
+    return mutant
+
+
+def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
+    """The mutants of `operators`, or all. Raises UsageError for an unknown operator."""
+    known = sorted({mutant.operator for mutant in everything().values()})
+    for operator in operators:
+        if operator not in known:
+            raise UsageError(
+                f"there is no operator {operator!r}{did_you_mean(operator, known)}: choose from "
+                f"{', '.join(known)}"
+            )
+    return [m for m in everything().values() if not operators or m.operator in operators]
+
+
+def matches(mutant: Mutant, subject: str) -> bool:
+    """Whether `mutant` can be put into `subject`: `zoo` stands for every decoder of the zoo."""
+    return mutant.subject in (ANY, subject, subject.partition(":")[0])
+
+
+def _modules(names: set[str]) -> Iterator[ModuleType]:
+    for name in sorted(names):
+        module = _imported(name)
+        yield module
+        for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
+            yield _imported(f"{name}.{info.name}")
+
+
+def _imported(name: str) -> ModuleType:
+    """The module called `name`. Raises UsageError for whatever its import raises."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"the mutants of {name} do not import: {one_line(error)}") from None

@@ -1,0 +1,1 @@
+"""Which mutant a divergence resembles."""
