@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import softmax
 
-from kvfuzz.subjects.lanes import promoted
+from kvfuzz.subjects.float64 import promoted
 
 
 def _third() -> torch.Tensor:

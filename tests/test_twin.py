@@ -8,7 +8,7 @@ import torch
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import check
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.subjects.float64 import InDouble, Twin
+from kvfuzz.subjects.float64 import Float64Subject, Twin
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
@@ -83,7 +83,7 @@ def test_nothing_stays_changed_when_the_subject_raises(method):
 
     inner = Raises()
     before = {n: (p.clone(), p.data_ptr()) for n, p in inner.net.named_parameters()}
-    subject = InDouble(inner)
+    subject = Float64Subject(inner)
     with suppress(ZeroDivisionError):
         run_uncached(subject, CASE.tokens)
         assert method == "cached"
@@ -145,7 +145,7 @@ def test_what_is_written_while_the_twin_runs_is_the_twins_own():
     assert (hunt.verdict, hunt.worst_excess < 0.5) == ("agreed", True)
     assert subject.net.scales.dtype == torch.float32
     fresh = numerics.LazyTable()
-    twin = InDouble(fresh)
+    twin = Float64Subject(fresh)
     first = run_uncached(twin, CASE.tokens)
     assert not hasattr(fresh.net, "scales")
     assert run_uncached(fresh, CASE.tokens).dtype == torch.float32

@@ -23,7 +23,7 @@ from kvfuzz.oracle.reference import (
 from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
-from kvfuzz.subjects.float64 import InDouble
+from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.precision import rounded_to
 from kvfuzz.subjects.protocol import Subject, conforming, fitting
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
@@ -105,7 +105,7 @@ def _upheld(
         verdict, expected = _held_to_the_prefix(verdict, expected, subject, case, name, leeway)
     if verdict.first is not None:
         verdict, expected = _held_to_its_islands(verdict, expected, subject, case, name, leeway)
-    if verdict.error is not None and isinstance(subject, InDouble):
+    if verdict.error is not None and isinstance(subject, Float64Subject):
         own = check_agreement(subject.subject, case, name, trace=False, probe=False)
         if own.error is None:
             verdict = Verdict("discarded", reason=f"not in float64: {verdict.error}")

@@ -20,8 +20,7 @@ from torch import Tensor
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import perturbing, twin_of
-from kvfuzz.subjects.lanes import promoted
+from kvfuzz.subjects.float64 import perturbing, promoted, twin_of
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, run_uncached, seeded
 

@@ -28,7 +28,7 @@ from kvfuzz.case.case import DTYPES, Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.calibration import Calibration
 from kvfuzz.subjects.dtypes import compute_dtype, name_of
-from kvfuzz.subjects.float64 import InDouble, perturbing, twin_of, weights_of
+from kvfuzz.subjects.float64 import Float64Subject, perturbing, twin_of, weights_of
 from kvfuzz.subjects.precision import rounded_to
 from kvfuzz.subjects.protocol import Factory, conforming, device_of
 from kvfuzz.subjects.run import run_cached, run_uncached, seeded
@@ -272,7 +272,7 @@ def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> A
         )
     if dtype != "float64":
         return subject
-    twin = InDouble(subject)
+    twin = Float64Subject(subject)
     if _dtype_of_logits(twin, name) not in (torch.float64, None):
         raise _immovable(name, dtype, "dtype")
     return twin

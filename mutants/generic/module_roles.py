@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from kvfuzz.subjects.float64 import InDouble
+from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import device_of
 from kvfuzz.subjects.tensors import walk
 
@@ -63,7 +63,7 @@ _KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
 def module_of(subject: Any) -> nn.Module | None:
     """The torch module that `subject` computes with: its `model`, itself, or the one that it holds,
     if that is one."""
-    own = subject.subject if isinstance(subject, InDouble) else subject
+    own = subject.subject if isinstance(subject, Float64Subject) else subject
     for module in (getattr(own, "model", None), own):
         if isinstance(module, nn.Module):
             return module

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
-from kvfuzz.subjects.lanes import promoted
+from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.transformers.call import call_of
 from kvfuzz.subjects.transformers.source import Source, told
 from kvfuzz.subjects.transformers.tf_encoder import blank

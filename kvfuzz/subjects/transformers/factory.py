@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
-from kvfuzz.subjects.lanes import promoted
+from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.transformers.build import built, text_config

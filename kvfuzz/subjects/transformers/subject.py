@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.subjects.float64 import Twin
-from kvfuzz.subjects.lanes import Promotion, promoted
+from kvfuzz.subjects.float64 import Promotion, Twin, promoted
 from kvfuzz.subjects.transformers import tf_operations as operations
 from kvfuzz.subjects.transformers.build import text_config
 from kvfuzz.subjects.transformers.caches import (
