@@ -35,8 +35,8 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "  impact: the likeliest token changes at # of # positions, KL divergence up to # nats, "
         "relative L2 #",
         "  first divergence: position record of row 0, step 3, position 2, by # where # is allowed",
-        '    kvfuzz/subjects/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 else '
-        "index[..., None])",
+        '    kvfuzz/subjects/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 '
+        "else index[..., None])",
         "  look first at: the position index of the third token (it is 1, and should be 2)",
         "  evidence: positions differ; keys and values of the new tokens differ; keys and values "
         "of earlier positions agree",

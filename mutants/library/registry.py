@@ -65,7 +65,8 @@ def find(mutant_id: str) -> Mutant:
     known = everything()
     if mutant_id not in known:
         raise UsageError(
-            f"there is no mutant {mutant_id!r}{did_you_mean(mutant_id, known)}: see `kvfuzz mutants`"
+            f"there is no mutant {mutant_id!r}{did_you_mean(mutant_id, known)}: "
+            "see `kvfuzz mutants`"
         )
     return known[mutant_id]
 

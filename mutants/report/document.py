@@ -20,9 +20,9 @@ fault with a size is injected at the smallest that the checker promises to catch
 What kills a fault has in it what its witness has, and breaks the law that it declares: `kvfuzz
 score --matrix` holds both against the kills, and lists what none bears out. A fault that is said
 to be equivalent has the reason in place of that. It counts as such only while it is confirmed:
-`python -m mutants.equivalence.exhaustive` runs it on every short program of a tiny decoder in float64 (up to
-four moves, five columns, all strings of two tokens), and notes a digest of the fault's file and of
-the decoder, with which the confirmation expires.
+`python -m mutants.equivalence.exhaustive` runs it on every short program of a tiny decoder in
+float64 (up to four moves, five columns, all strings of two tokens), and notes a digest of the
+fault's file and of the decoder, with which the confirmation expires.
 
 `a+b` is the pair of two faults, wherever an id is taken; `kvfuzz score --pairs N` draws N of them
 under the seed, of faults that replace different functions, and says which mask each other.
@@ -35,7 +35,8 @@ features: what was done to the caches before, arguments and padding, a window th
 mixing, the storage and the positions where these are not the plain ones, the first site and its
 layer, the step, which tokens differ, whether entries are missing or too many, the size of the
 difference, the rows. The similarity to a fault's witness is the weighted mean of the shares of
-words in common (`mutants/similar/pattern.py` has the weights); the closest three above 0.73 are named.
+words in common (`mutants/similar/pattern.py` has the weights); the closest three above 0.73 are
+named.
 With the fault itself and its near-twins (the same targets and lines but for literals, dtypes,
 signs and comparisons) left out, the nearest has the right operator for 160 of 185 witnesses (86.5
 %). With all faults of the operator that replace the same functions left out it is 108 of 164. And

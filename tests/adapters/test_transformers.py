@@ -224,7 +224,8 @@ def test_the_network_is_switched_off():
     """The library is told to stay offline before it is imported."""
     code = (
         "import os; os.environ.pop('HF_HUB_OFFLINE', None); import sys; "
-        "from kvfuzz.subjects.transformers.factory import factory; from kvfuzz.subjects.loading import Options; "
+        "from kvfuzz.subjects.transformers.factory import factory; "
+        "from kvfuzz.subjects.loading import Options; "
         "assert 'transformers' not in sys.modules; factory('gpt2', Options()); "
         "import huggingface_hub.constants as c; assert c.HF_HUB_OFFLINE is True"
     )

@@ -23,7 +23,10 @@ from mutants.library.registry import find, library, select
 from mutants.report import html, text
 from tests.mutants.campaigns import KILLED, fault_text, install, path_with
 
-HEAD = "import sys, time\nfrom kvfuzz.subjects.zoo import cached\nfrom mutants.library.mutant import mutant, steps\n"
+HEAD = (
+    "import sys, time\nfrom kvfuzz.subjects.zoo import cached\n"
+    "from mutants.library.mutant import mutant, steps\n"
+)
 
 
 def made(fault):

@@ -116,8 +116,8 @@ def _attentions(source: Source, config: Mapping[str, Any]) -> tuple[str, ...]:
     asked = config["attn"]
     if asked not in offered:
         raise UsageError(
-            f"{source.name} has no attention {asked!r}{did_you_mean(str(asked), offered)}: choose from "
-            f"{', '.join(offered)}"
+            f"{source.name} has no attention {asked!r}{did_you_mean(str(asked), offered)}: "
+            f"choose from {', '.join(offered)}"
         )
     return (asked,)
 
