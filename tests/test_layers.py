@@ -34,6 +34,9 @@ ORDER += [f"mutants.{room}" for room in MUTANTS] + ["mutants"]
 # An import by name, as a scheme or a fault has it: "package.module" or "package.module:attribute".
 NAMED = re.compile(r"((?:kvfuzz|mutants)(?:\.\w+)+)(?::[\w.]+)?")
 
+# The registry lists the generic faults by name, as it lists those of other packages.
+LISTED = {"mutants.library.registry -> mutants.generic.faults"}
+
 
 def module_of(path, root):
     """`kvfuzz.case.layout` for that file below `root`; a package for its `__init__.py`."""
@@ -76,6 +79,7 @@ def backward(root):
         for imported in imports(path, known)
         if imported.split(".")[0] in ("kvfuzz", "mutants")
         and ORDER.index(room(imported)) > ORDER.index(room(module))
+        and f"{module} -> {imported}" not in LISTED
     ]
 
 

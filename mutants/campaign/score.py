@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from mutants.campaign.judge import judged_item, not_begun
 from mutants.campaign.result import Judged, Result, Score, verdict_on
 from mutants.campaign.workers import judged_in_processes
 from mutants.library.mutant import ANY, Mutant
-from mutants.library.pairs import all_pairs, drawn_pairs, with_masking
+from mutants.library.pairs import JOIN, all_pairs, drawn_pairs
 from mutants.library.registry import find, library, select
 
 Shard = tuple[int, int]
@@ -344,3 +344,17 @@ def _check(workers: int, seconds: float | None, journal: Path | None, resume: bo
         raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")
     if resume and journal is None:
         raise UsageError("a campaign is resumed from its journal: name one")
+
+
+MASKED = "each of the two is killed alone: together they mask each other"
+
+
+def with_masking(results: Sequence[Result]) -> list[Result]:
+    """`results` in which a pair that survived says so where both of its parts were killed."""
+    killed = {result.id for result in results if result.state == "killed"}
+    return [
+        replace(result, reason=MASKED)
+        if result.state == "survived" and JOIN in result.id and {*result.id.split(JOIN)} <= killed
+        else result
+        for result in results
+    ]

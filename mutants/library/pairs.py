@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from kvfuzz.errors import UsageError
-from mutants.campaign.result import Result
 from mutants.library.mutant import Mutant
 
 JOIN = "+"
-MASKED = "each of the two is killed alone: together they mask each other"
 
 
 @dataclass(frozen=True)
@@ -70,17 +68,6 @@ def all_pairs(mutants: Iterable[Mutant]) -> list[tuple[Mutant, Mutant]]:
         two
         for two in combinations(offered, 2)
         if not set(two[0].targets) & set(two[1].targets) and _needs(*two) is not None
-    ]
-
-
-def with_masking(results: Sequence[Result]) -> list[Result]:
-    """`results` in which a pair that survived says so where both of its parts were killed."""
-    killed = {result.id for result in results if result.state == "killed"}
-    return [
-        replace(result, reason=MASKED)
-        if result.state == "survived" and JOIN in result.id and {*result.id.split(JOIN)} <= killed
-        else result
-        for result in results
     ]
 
 

@@ -7,9 +7,9 @@ from kvfuzz.oracle.agreement import check
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.run import run_cached
 from mutants.campaign.result import Result
-from mutants.campaign.score import score
+from mutants.campaign.score import MASKED, score, with_masking
 from mutants.library.mutant import steps
-from mutants.library.pairs import MASKED, drawn_pairs, pair, with_masking
+from mutants.library.pairs import drawn_pairs, pair
 from mutants.library.registry import find, library
 
 ZOO = load("zoo")
