@@ -14,9 +14,10 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.search.hypothesis_run import _Driver, simplest
+from kvfuzz.search.hypothesis_run import _Driver
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, drawn_cases
+from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.testing.assertions import assert_agrees
@@ -251,7 +252,7 @@ def test_what_a_bug_does_not_need_is_taken_out():
     """Its program, its padding and its arguments; and no other kind of failure takes its place."""
     tokens = ((4, 5, 6, 7), (8, 9, 1, 2))
     case = Case(tokens, (Padded(2, "left", (0, 1)), Crop(1), 1, Fork(), 1), given=("mask",))
-    assert simplest(case, lambda _: True).schedule == (1,)
-    forked = simplest(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
+    assert simplify(case, lambda _: True).schedule == (1,)
+    forked = simplify(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
     assert (forked.schedule, forked.given) == ((1, Fork(), 1), ())
-    assert simplest(case, lambda _: False) == case
+    assert simplify(case, lambda _: False) == case

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis
@@ -17,10 +16,7 @@ from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import Padded
 from kvfuzz.case.verdict import Verdict
-from kvfuzz.errors import InvalidCase
-from kvfuzz.search.programs import told_enough
 from kvfuzz.search.strategies import Balance, Space, cases, focuses_of
 
 Examine = Callable[[Case], Verdict | None]
@@ -30,7 +26,7 @@ TARGETED = 200
 _PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 
 
-def drive(
+def run_strategy(
     space: Space, seed: int, examples: int, examine: Examine, database: str | None = None
 ) -> None:
     """Call `examine` on `examples` cases of `space`, the same for the same `seed`. What it raises
@@ -125,83 +121,6 @@ def _shares(focuses: tuple[str, ...], seed: int, examples: int) -> Iterator[tupl
         share = least + ((number - seed) % len(focuses) < more)
         if share:
             yield focus, share
-
-
-def simplest(
-    case: Case, fails: Callable[[Case], bool], offers: Collection[str] = frozenset()
-) -> Case:
-    """`case`, which fails, without operations, padding and arguments that it `fails` without, as
-    far as a subject with these `offers` answers for what is left.
-
-    Hypothesis shrinks a program within its focus; this takes it out of that.
-    """
-    tried = True
-    while tried:
-        tried = False
-        for simpler in _simpler(case):
-            if told_enough(simpler, offers) and fails(simpler):
-                case, tried = simpler, True
-                break
-    return case
-
-
-def _simpler(case: Case) -> Iterator[Case]:
-    """Cases with a little less than `case`, that make sense: without one entry of the schedule or
-    two neighbours, without the padding of one, with fewer tokens in one, with
-    two calls as one, without an argument."""
-    entries = case.schedule
-    for length in (2, 1):
-        for index in range(len(entries) - length + 1):
-            with suppress(InvalidCase):
-                yield _without(case, index, index + length)
-    for index, entry in enumerate(entries):
-        if isinstance(entry, Padded):
-            plain = replace(case, schedule=(*entries[:index], entry.size, *entries[index + 1 :]))
-            yield plain
-            yield _told_apart(plain, index)
-        elif isinstance(entry, int):
-            for size in sorted({1, entry // 2, entry - 1} - {0, entry}):
-                for dropped in (entry - size, 0):  # the first tokens of it, or the last
-                    with suppress(InvalidCase):
-                        yield _shorter(case, index, size, dropped)
-    for index, (entry, after) in enumerate(pairwise(entries)):
-        # Of a plain schedule the split is the story.
-        if not case.is_plain and isinstance(entry, int) and isinstance(after, int):
-            yield replace(case, schedule=(*entries[:index], entry + after, *entries[index + 2 :]))
-    for word in case.given:
-        with suppress(InvalidCase):
-            yield replace(case, given=tuple(other for other in case.given if other != word))
-
-
-def _told_apart(case: Case, index: int) -> Case:
-    """`case` with other tokens in each row where entry `index` of its schedule begins: rows that
-    padding told apart before."""
-    column = list(case.steps())[index].start
-    tokens = tuple(
-        (*row[:column], number, *row[column + 1 :]) for number, row in enumerate(case.tokens)
-    )
-    return replace(case, tokens=tokens)
-
-
-def _shorter(case: Case, index: int, size: int, dropped: int) -> Case:
-    """`case` with `size` tokens left in entry `index` of its schedule, after the first `dropped`
-    ones."""
-    step = list(case.steps())[index]
-    start = step.start + dropped
-    tokens = tuple(
-        (*row[: step.start], *row[start : start + size], *row[step.stop :]) for row in case.tokens
-    )
-    return replace(
-        case, tokens=tokens, schedule=(*case.schedule[:index], size, *case.schedule[index + 1 :])
-    )
-
-
-def _without(case: Case, start: int, stop: int) -> Case:
-    """`case` without the entries `start` to `stop` of its schedule, and the columns they fed."""
-    steps = list(case.steps())
-    first, last = steps[start].start, steps[stop - 1].stop
-    tokens = tuple((*row[:first], *row[last:]) for row in case.tokens)
-    return replace(case, tokens=tokens, schedule=(*case.schedule[:start], *case.schedule[stop:]))
 
 
 @contextmanager

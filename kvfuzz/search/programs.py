@@ -77,8 +77,8 @@ def programs(
     """Programs about `focus`, of up to `longest` columns and `most_rows` rows, of what a subject
     `offers`.
 
-    What a program is about is in it for sure, which may be more than a bug needs: `simplest` of
-    `kvfuzz.search.hypothesis_run` takes it out again.
+    What a program is about is in it for sure, which may be more than a bug needs: `simplify` of
+    `kvfuzz.search.shrink` takes it out again.
     """
     feed, begin = (
         sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first(1))
@@ -196,7 +196,7 @@ def fitted(
     return Program(schedule, rows, given)
 
 
-def told_enough(case: Case, offers: Collection[str]) -> bool:
+def has_required_args(case: Case, offers: Collection[str]) -> bool:
     """Whether a subject with these `offers` is given all that it needs where there is padding."""
     padded = any(isinstance(entry, Padded) for entry in case.schedule)
     return not padded or _beside_padding(offers) <= set(case.given)

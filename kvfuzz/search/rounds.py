@@ -22,9 +22,10 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidCase, KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
 from kvfuzz.oracle.sensitivity import MOST_STEPS
-from kvfuzz.search.hypothesis_run import TARGETED, derived_seed, drive, simplest
+from kvfuzz.search.hypothesis_run import TARGETED, derived_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
 from kvfuzz.search.known_divergences import Expectation
+from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import Space
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
@@ -210,7 +211,9 @@ def run_round(
         return verdict
 
     try:
-        drive(plan.space, plan.round_seed(index), plan.round_size(index), examine, plan.database)
+        run_strategy(
+            plan.space, plan.round_seed(index), plan.round_size(index), examine, plan.database
+        )
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
@@ -241,7 +244,7 @@ def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
 
     # A subject that breaks the protocol on another case has been found failing all the same.
     with suppress(KvfuzzError):
-        simplest(failure.case, fails, plan.space.offers)
+        simplify(failure.case, fails, plan.space.offers)
     return found
 
 
@@ -285,7 +288,7 @@ def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
     found: list[Case] = []
     index = 0
     while plan.round_size(index):
-        drive(space, plan.round_seed(index), plan.round_size(index), found.append)
+        run_strategy(space, plan.round_seed(index), plan.round_size(index), found.append)
         index += 1
     return found
 

@@ -8,7 +8,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.oracle.agreement import check_against
 from kvfuzz.oracle.reference import reference
-from kvfuzz.search.hypothesis_run import drive
+from kvfuzz.search.hypothesis_run import run_strategy
 from kvfuzz.search.judge import KnownReference
 from mutants.campaign.bench import Bench
 from mutants.campaign.campaign import expected_of
@@ -36,6 +36,6 @@ def telling(bench: Bench) -> Bench:
 
     index = 0
     while plan.round_size(index):
-        drive(plan.space, plan.round_seed(index), plan.round_size(index), examine)
+        run_strategy(plan.space, plan.round_seed(index), plan.round_size(index), examine)
         index += 1
     return Bench(bench.factory, replace(bench.campaign, cases=tuple(cases)), ready)

@@ -14,7 +14,8 @@ from kvfuzz.case.counterexample import counterexample
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
-from kvfuzz.search.hypothesis_run import drive, simplest
+from kvfuzz.search.hypothesis_run import run_strategy
+from kvfuzz.search.shrink import simplify
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import CachedPathRaised
@@ -131,14 +132,14 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
         shrunk = bench.case(index, mutant)
         # Somebody's model: a hundred faults of it would take minutes to shrink in full.
         if mutant.subject == ANY:
-            return simplest(shrunk, shrinking.kills, plan.space.offers)
+            return simplify(shrunk, shrinking.kills, plan.space.offers)
         try:
-            drive(plan.space, plan.round_seed(number), plan.round_size(number), examine)
+            run_strategy(plan.space, plan.round_seed(number), plan.round_size(number), examine)
         except _Killed as killed:
             shrunk = killed.case
         except Flaky:
             pass
-        return simplest(shrunk, shrinking.kills, plan.space.offers)
+        return simplify(shrunk, shrinking.kills, plan.space.offers)
     return shrinking.smallest
 
 
