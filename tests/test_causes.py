@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvfuzz.localize.causes import CAUSES, Facts, advice, cause_of
-from kvfuzz.localize.lookalikes import State, resemblance, table
+from kvfuzz.localize.causes import CAUSES, Facts, advice, find_cause
+from kvfuzz.localize.lookalikes import WrongState, find_lookalike, table
 from kvfuzz.subjects.trace import KINDS, Site
 
 ROWS, LENGTH, WIDTH = 3, 5, 8
 GENERATOR = torch.Generator().manual_seed(3)
 RIGHT = torch.randn(ROWS, LENGTH, WIDTH, generator=GENERATOR, dtype=torch.float64)
 OTHER = torch.randn(ROWS, LENGTH, WIDTH, generator=GENERATOR, dtype=torch.float64)
-CLEAN = State(RIGHT, RIGHT, tuple(range(LENGTH)), {3: OTHER})
+CLEAN = WrongState(RIGHT, RIGHT, tuple(range(LENGTH)), {3: OTHER})
 KV = Site("kv", 1)
 
 
@@ -66,8 +66,8 @@ STATES = {
 def test_a_resemblance_names_the_cause(name):
     """And says what shows it."""
     state, cause, words = STATES[name]
-    assert resemblance(state)[0] == cause
-    found, seen = cause_of(KV, 4, state, Facts())
+    assert find_lookalike(state)[0] == cause
+    found, seen = find_cause(KV, 4, state, Facts())
     assert found == cause
     assert words in seen
 
@@ -76,14 +76,14 @@ def test_places_of_a_step_are_compared_with_their_positions():
     """Two new tokens at the positions 3 and 4, of which the last is that of position 1."""
     found = RIGHT[:, 3:].clone()
     found[0, 1] = RIGHT[0, 1]
-    state = State(found, RIGHT, (3, 4))
-    assert resemblance(state) == ("append slot", "position 4 has what position 1 should have")
+    state = WrongState(found, RIGHT, (3, 4))
+    assert find_lookalike(state) == ("append slot", "position 4 has what position 1 should have")
 
 
 def test_an_index_says_what_it_is():
     """And what it should be."""
     right = torch.arange(5.0, dtype=torch.float64)[None, :, None]
-    assert resemblance(State(right[:, 4:] + 2, right, (4,))) == (
+    assert find_lookalike(WrongState(right[:, 4:] + 2, right, (4,))) == (
         "position index",
         "it is 6, and should be 4",
     )
@@ -91,19 +91,19 @@ def test_an_index_says_what_it_is():
 
 def test_a_clean_state_is_like_nothing():
     """Also where its states are alike among themselves, and where nothing is known."""
-    assert resemblance(CLEAN) is None
+    assert find_lookalike(CLEAN) is None
     same = RIGHT[:, :1].expand(-1, LENGTH, -1)
-    assert resemblance(State(same, same, tuple(range(LENGTH)))) is None
+    assert find_lookalike(WrongState(same, same, tuple(range(LENGTH)))) is None
     nearly = replace(CLEAN, found=RIGHT * (1 + 1e-14))
-    assert resemblance(nearly) is None
-    assert resemblance(State()) is None
-    assert resemblance(State(RIGHT[:, :, :3], RIGHT, tuple(range(LENGTH)))) is None
+    assert find_lookalike(nearly) is None
+    assert find_lookalike(WrongState()) is None
+    assert find_lookalike(WrongState(RIGHT[:, :, :3], RIGHT, tuple(range(LENGTH)))) is None
 
 
 def test_noise_is_like_nothing():
     """A wrong state that is no other."""
-    assert resemblance(of_a_row(1, lambda v: v + OTHER[0])) is None
-    assert cause_of(KV, 4, of_a_row(1, lambda v: v + OTHER[0]), Facts()) == ("projection", "")
+    assert find_lookalike(of_a_row(1, lambda v: v + OTHER[0])) is None
+    assert find_cause(KV, 4, of_a_row(1, lambda v: v + OTHER[0]), Facts()) == ("projection", "")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_noise_is_like_nothing():
 )
 def test_where_it_is_like_nothing_the_facts_decide(site, facts, cause):
     """And after them the site."""
-    assert cause_of(site, 4, State(), facts)[0] == cause
+    assert find_cause(site, 4, WrongState(), facts)[0] == cause
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_site_has_a_cause_and_an_advice(kind):
     """A sentence without holes."""
     site = Site(kind, None if kind in ("position", "final_norm", "logits") else 2)
-    cause, seen = cause_of(site, 2, State(), Facts())
+    cause, seen = find_cause(site, 2, WrongState(), Facts())
     assert cause in CAUSES
     text = advice(cause, site, 0, 2, seen)
     assert "third token" in text

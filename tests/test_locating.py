@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvfuzz.case.case import Case
 from kvfuzz.localize.causes import advice_for, ordinal
 from kvfuzz.localize.locate import locate
-from kvfuzz.localize.traced_states import compared_states, difference_map, first_state
+from kvfuzz.localize.traced_states import compare_sites, difference_map, first_state
 from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.loading import load
@@ -117,7 +117,7 @@ def test_a_fault_below_the_rounding_of_float32_is_located_in_float64():
 
 def test_the_map_has_a_cell_for_every_site_and_position():
     """The new positions of each step at each site; at the cache, all positions so far."""
-    cells = difference_map(compared_states(Decoder(dtype="float64"), CASE))
+    cells = difference_map(compare_sites(Decoder(dtype="float64"), CASE))
     one_position = 1 + 2 * 7 + 2  # position; 7 sites in each of 2 layers; final_norm, logits
     assert len(cells) == 4 * one_position + 2 * (2 + 3 + 4)
     assert max(cell.excess for cell in cells) <= 1

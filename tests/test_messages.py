@@ -6,7 +6,7 @@ import pytest
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Difference, Verdict
-from kvfuzz.localize.paths import which_agree
+from kvfuzz.localize.paths import compare_paths
 from kvfuzz.report.text import divergence_text, hunt_text
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.loading import as_factory
@@ -101,7 +101,7 @@ def test_an_error_of_one_path_says_which_and_where():
 def test_which_paths_agree_is_said(subject, sentence):
     """The uncached path can be the wrong one. A fault of the prefill shows in one call as well."""
     case = Case(((1, 2, 3, 4),), (2, 1, 1))
-    assert which_agree(subject(), case).sentence.startswith(sentence)
+    assert compare_paths(subject(), case).sentence.startswith(sentence)
 
 
 def test_an_uncached_path_that_is_not_causal_is_said():

@@ -23,7 +23,7 @@ from kvfuzz.case.schedule import (
     schedule_text,
 )
 from kvfuzz.errors import InvalidCase, InvalidSubject
-from kvfuzz.localize.operations.record import Watched, recorded
+from kvfuzz.localize.operations.record import WatchedSubject, record
 from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.loading import as_factory
@@ -352,7 +352,7 @@ def test_the_filling_of_unused_slots_is_no_operation_of_the_subject():
         def unused(self, cache):
             return [torch.full((3,), 7.0)[1:]]
 
-    with recorded(Watched(Preallocated())) as recording:
+    with record(WatchedSubject(Preallocated())) as recording:
         run_cached(Preallocated(), Case(((1, 2),), (1, 1)))
     operations = {event.operation for event in recording.events}
     assert operations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvfuzz.localize.lookalikes import State, resemblance
+from kvfuzz.localize.lookalikes import WrongState, find_lookalike
 from kvfuzz.subjects.trace import Site
 
 CAUSES: Mapping[str, str] = {
@@ -93,9 +93,9 @@ class Facts:
     window: int | None = None
 
 
-def cause_of(site: Site, position: int, state: State, facts: Facts) -> tuple[str, str]:
+def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tuple[str, str]:
     """The cause, a key of CAUSES, and in words what shows it (empty where the site alone does)."""
-    shown = resemblance(state)
+    shown = find_lookalike(state)
     if shown is not None:
         return _fitting(shown[0], site, facts), shown[1]
     if facts.operated or (facts.operation and facts.earlier):

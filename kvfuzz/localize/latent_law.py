@@ -11,13 +11,13 @@ import torch
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
-from kvfuzz.localize.location import Latent, latents
+from kvfuzz.localize.location import Latent, find_latents
 from kvfuzz.localize.operations.first_difference import latent_cells
 from kvfuzz.localize.operations.traced_case import diverging_step, inside
 from kvfuzz.localize.traced_states import (
-    Expected,
+    ExpectedStates,
     can_trace,
-    compared_states,
+    compare_sites,
     difference_map,
     logits_differ,
 )
@@ -26,13 +26,13 @@ from kvfuzz.subjects.run import CachedPathRaised, Refused, seeded
 from kvfuzz.subjects.trace import Site
 
 
-def check_latent(subject: Subject, case: Case, expected: Expected | None = None) -> Verdict:
+def check_latent(subject: Subject, case: Case, expected: ExpectedStates | None = None) -> Verdict:
     """The verdict on `case` by the latent law; discarded where the logits differ, where no state
     can be seen and where a path raises. `expected` are the states of the uncached path of a subject
     that reports them, if they are known."""
     with seeded(case.seed), torch.no_grad():
         try:
-            first, states = first_latent(subject, case, expected)
+            first, states = find_first_latent(subject, case, expected)
         except KvfuzzError:
             raise
         except Refused as refused:
@@ -49,23 +49,23 @@ def check_latent(subject: Subject, case: Case, expected: Expected | None = None)
     return Verdict("diverged", excess=first.excess, law="latent", finding=finding)
 
 
-def first_latent(
-    subject: Subject, case: Case, expected: Expected | None = None
+def find_first_latent(
+    subject: Subject, case: Case, expected: ExpectedStates | None = None
 ) -> tuple[Latent | None, int]:
     """The first state that differs though the logits agree, None if none does, and how many were
     compared until then: none where the logits differ, or where no state can be seen. `expected` are
     those of the uncached path of a subject that reports them, if they are known."""
     if can_trace(subject):
-        states = list(compared_states(subject, case, expected))
+        states = list(compare_sites(subject, case, expected))
         if logits_differ(states):
             return None, 0
         count = 0
         for one in states:
             count += one.excess.numel()
             if one.differs:
-                return latents(difference_map([one]))[0], count
+                return find_latents(difference_map([one]))[0], count
         return None, count
     found = inside(subject, case)
     if diverging_step(found) is not None or not found.found:
         return None, 0
-    return next(iter(latents(latent_cells(found))), None), len(found.found)
+    return next(iter(find_latents(latent_cells(found))), None), len(found.found)

@@ -18,9 +18,9 @@ from torch import Tensor
 from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.errors import KvfuzzError, one_line
-from kvfuzz.localize.causes import Facts, advice, cause_of
-from kvfuzz.localize.location import Divergence, Location, Near, SiteDifference, latents
-from kvfuzz.localize.lookalikes import State
+from kvfuzz.localize.causes import Facts, advice, find_cause
+from kvfuzz.localize.location import Divergence, Location, Near, SiteDifference, find_latents
+from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.localize.operations import evidence
 from kvfuzz.localize.operations.first_difference import (
     cells,
@@ -31,13 +31,13 @@ from kvfuzz.localize.operations.first_difference import (
 )
 from kvfuzz.localize.operations.reference_runs import agree
 from kvfuzz.localize.operations.traced_case import Inside, diverging_step, inside, inside_uncached
-from kvfuzz.localize.paths import Paths, suspected, which_agree
+from kvfuzz.localize.paths import PathGroups, compare_paths, find_suspect
 from kvfuzz.localize.traced_states import (
     can_trace,
-    compared_states,
+    compare_sites,
     difference_map,
-    divergence,
     evidence_of,
+    find_divergence,
     logits_differ,
     state_of,
 )
@@ -59,7 +59,7 @@ def locate(
     *,
     strict: bool = False,
     options: Options | None = None,
-    paths: Paths | None = None,
+    paths: PathGroups | None = None,
 ) -> Location:
     """Where `subject` (a subject, a factory of one, or a name) first goes wrong on `case`.
 
@@ -88,11 +88,11 @@ def locate(
     return found
 
 
-def _located(factory: Factory, case: Case, paths: Paths | None, strict: bool) -> Location:
+def _located(factory: Factory, case: Case, paths: PathGroups | None, strict: bool) -> Location:
     subject = factory.subject(case)
     plain, uncached, logits = _plain(subject, case)
     paths = paths or _paths(subject, case)
-    suspect, sentence = suspected(paths)
+    suspect, sentence = find_suspect(paths)
     started = time.perf_counter()
     if can_trace(subject):
         found = _by_states(subject, case, strict)
@@ -131,9 +131,9 @@ def _plain(subject: Subject, case: Case) -> tuple[float, Tensor, Tensor | None]:
     return time.perf_counter() - started, uncached, logits
 
 
-def _paths(subject: Subject, case: Case) -> Paths | None:
+def _paths(subject: Subject, case: Case) -> PathGroups | None:
     try:
-        return which_agree(subject, case)
+        return compare_paths(subject, case)
     except KvfuzzError:
         raise
     except Exception:
@@ -142,13 +142,13 @@ def _paths(subject: Subject, case: Case) -> Paths | None:
 
 def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
     """By the states that the subject reports."""
-    states = list(compared_states(subject, case))
-    diverging = [(one, found) for one in states if (found := divergence(one)) is not None]
+    states = list(compare_sites(subject, case))
+    diverging = [(one, found) for one in states if (found := find_divergence(one)) is not None]
     map_ = tuple(difference_map(states))
     if not diverging:
         return Location(None, cells=map_)
     compared, first = diverging[0]
-    latent = () if logits_differ(states) else latents(map_)
+    latent = () if logits_differ(states) else find_latents(map_)
     if latent and not strict:
         return Location(None, latent=latent, cells=map_)
     facts = Facts(
@@ -179,14 +179,14 @@ def _window(subject: Any, site: Site) -> int | None:
 def _by_operations(
     subject: Subject,
     case: Case,
-    paths: Paths | None,
+    paths: PathGroups | None,
     strict: bool,
     uncached: Tensor,
     logits: Tensor | None,
 ) -> Location:
     """By every operation of the torch modules. `paths` says which paths agree; `uncached` and
     `logits` are those of the two runs when they were not recorded."""
-    if suspected(paths)[0] == "uncached":
+    if find_suspect(paths)[0] == "uncached":
         found = inside_uncached(subject, case)
     else:
         found = inside(subject, case, uncached, paths is not None and paths.prefixes_agree)
@@ -194,7 +194,7 @@ def _by_operations(
         return Location(None)
     step = diverging_step(found)
     notes = _seen(found) + _otherwise(found, logits, subject)
-    latent = latents(latent_cells(found)) if step is None else ()
+    latent = find_latents(latent_cells(found)) if step is None else ()
     what = None
     if step is not None or (latent and strict):
         what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
@@ -214,9 +214,9 @@ def _by_operations(
     return replace(told, evidence=shown, latent=latent, cells=map_, notes=notes)
 
 
-def _told(first: Divergence, state: State, facts: Facts) -> Location:
+def _told(first: Divergence, state: WrongState, facts: Facts) -> Location:
     """The location `first` with its cause."""
-    cause, seen = cause_of(first.site, first.position, state, facts)
+    cause, seen = find_cause(first.site, first.position, state, facts)
     where = first.site, first.row, first.position
     return Location(first, cause, advice(cause, *where, seen, facts.operation))
 

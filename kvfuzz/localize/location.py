@@ -168,7 +168,7 @@ class Location:
         }
 
 
-def latents(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
+def find_latents(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
     """The sites that differ though the logits agree."""
     largest: dict[tuple[int, str], float] = {}
     for cell in map_:

@@ -18,7 +18,7 @@ _ALIKE = 1e-9
 
 
 @dataclass(frozen=True)
-class State:
+class WrongState:
     """The state that differs first, float64: what was `found` [rows, places, features] at the
     `positions` of each place, and what is `right` [rows, positions, features] at all positions of
     the same rows; `others` are the right ones of other layers, by the layer's number. `found` and
@@ -40,7 +40,7 @@ class _Wrong:
     right: Tensor
     expected: Tensor
     wrong: Tensor
-    state: State
+    state: WrongState
 
     @property
     def mine(self) -> Tensor:
@@ -61,7 +61,7 @@ class _Wrong:
         return int(self.wrong[self.row].nonzero()[0])
 
 
-def resemblance(state: State) -> tuple[str, str] | None:
+def find_lookalike(state: WrongState) -> tuple[str, str] | None:
     """What the wrong state is instead of the right one: the cause, and what shows it. None if it is
     like nothing that is tried."""
     if state.found is None or state.right is None or not state.positions:

@@ -28,7 +28,7 @@ UNCACHED, CACHED = (PREFIXES, ONE_RUN), (ONE_CALL, STEPS)
 
 
 @dataclass(frozen=True)
-class Paths:
+class PathGroups:
     """The `groups` of paths that agree among themselves, the largest first, and in a sentence what
     to suspect."""
 
@@ -41,7 +41,7 @@ class Paths:
         return any({PREFIXES, ONE_RUN} <= set(group) for group in self.groups)
 
 
-def which_agree(subject: Subject, case: Case) -> Paths | None:
+def compare_paths(subject: Subject, case: Case) -> PathGroups | None:
     """Which paths agree on `case`; None where that cannot be told, because a path raised."""
     found = layout(case)
     try:
@@ -65,10 +65,10 @@ def which_agree(subject: Subject, case: Case) -> Paths | None:
     }
     fed = found.fed.to(whole.device)
     groups = _groups(logits, tolerance.at(found.table), fed)
-    return Paths(groups, _sentence(groups, single=len(case.schedule) == 1))
+    return PathGroups(groups, _sentence(groups, single=len(case.schedule) == 1))
 
 
-def suspected(paths: Paths | None) -> tuple[Suspect, str | None]:
+def find_suspect(paths: PathGroups | None) -> tuple[Suspect, str | None]:
     """The side to suspect: the one that disagrees with the largest group of paths."""
     if paths is None or len(paths.groups) < 2:
         return "unknown", None

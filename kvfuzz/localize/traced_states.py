@@ -24,7 +24,7 @@ from torch import Tensor
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import Layout, layout, numbers_of, places_of, text_mask
 from kvfuzz.localize.location import Divergence, Line, SiteDifference, short_path
-from kvfuzz.localize.lookalikes import State
+from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.oracle.compare import Comparison, compare
 from kvfuzz.oracle.noise import Unmeasurable, states_noise
 from kvfuzz.oracle.tolerance import Tolerance, constant, measured
@@ -95,7 +95,7 @@ def can_trace(subject: Any) -> bool:
 def first_state(subject: Subject, case: Case) -> Divergence | None:
     """The first state of the cached path that differs, by step and then in the order of
     `sites.KINDS`; None if none does, or if the subject has no `trace`."""
-    return next(filter(None, map(divergence, compared_states(subject, case))), None)
+    return next(filter(None, map(find_divergence, compare_sites(subject, case))), None)
 
 
 def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
@@ -115,7 +115,7 @@ def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedStates:
     """The states of the uncached path at every position of a case, and how far from them another
     honest path may be."""
 
@@ -123,14 +123,14 @@ class Expected:
     tolerances: dict[Site, list[Tolerance]]
 
 
-def expected_states(subject: Subject, case: Case) -> Expected:
+def expected_states(subject: Subject, case: Case) -> ExpectedStates:
     """What the uncached path of `subject`, which reports its states, goes through on `case`."""
     whole = _whole(subject, case)
-    return Expected(whole.states, _tolerances(subject, case, whole))
+    return ExpectedStates(whole.states, _tolerances(subject, case, whole))
 
 
-def compared_states(
-    subject: Subject, case: Case, expected: Expected | None = None
+def compare_sites(
+    subject: Subject, case: Case, expected: ExpectedStates | None = None
 ) -> Iterator[Compared]:
     """Every site of every step of the cached run beside the same positions uncached, which are
     `expected` if that is known already."""
@@ -261,7 +261,7 @@ def _traced_steps(subject: Subject, case: Case) -> list[tuple[Step, Trace]]:
     return traces
 
 
-def divergence(compared: Compared) -> Divergence | None:
+def find_divergence(compared: Compared) -> Divergence | None:
     """Where the site of `compared` differs first, None if it does not."""
     diverges, channel = compared.excess > 1, -1
     if bool(diverges.any()):
@@ -296,12 +296,12 @@ def logits_differ(states: Iterable[Compared]) -> bool:
     return any(one.differs for one in states if one.site.kind == "logits")
 
 
-def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) -> State:
+def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) -> WrongState:
     """The part of the first site that differs, beside what is right."""
     part = int(compared.excess.amax((1, 2)).argmax()) if compared.excess.numel() else 0
     places = compared.places
     if places.sequence is not None or not compared.excess.numel():
-        return State()
+        return WrongState()
     count = compared.excess.shape[-1]
     others = {
         one.site.layer: one.right[part]
@@ -310,7 +310,7 @@ def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) 
         and one.site.layer not in (None, first.site.layer)
         and part < len(one.right)
     }
-    return State(
+    return WrongState(
         compared.found[part][:, :count],
         compared.right[part],
         tuple(range(places.start, places.start + count)),

@@ -12,7 +12,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
-from kvfuzz.localize.paths import Paths, which_agree
+from kvfuzz.localize.paths import PathGroups, compare_paths
 from kvfuzz.search.judge import judge_by
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import seeded
@@ -25,7 +25,7 @@ class Explanation:
     are sentences on what may mislead."""
 
     location: Location | None = None
-    paths: Paths | None = None
+    paths: PathGroups | None = None
     repeatable: bool = True
     notes: tuple[str, ...] = ()
 
@@ -38,7 +38,7 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     with seeded(case.seed):
         if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
             try:
-                paths = which_agree(factory.subject(case), case)
+                paths = compare_paths(factory.subject(case), case)
                 if locating:
                     location = locate(factory, case, paths=paths)
             except Exception as error:

@@ -9,7 +9,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.localize.latent_law import check_latent
-from kvfuzz.localize.traced_states import Expected, can_trace, expected_states
+from kvfuzz.localize.traced_states import ExpectedStates, can_trace, expected_states
 from kvfuzz.oracle.agreement import check_against, check_agreement, quick_check
 from kvfuzz.oracle.laws import LAWS, check_companion
 from kvfuzz.oracle.reference import Reference
@@ -26,7 +26,7 @@ class KnownReference:
     expected: Reference
 
     @cached_property
-    def states(self) -> Expected | None:
+    def states(self) -> ExpectedStates | None:
         """The states that it reports; None if it reports none."""
         return expected_states(self.subject, self.case) if can_trace(self.subject) else None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvfuzz.case.case import Case
 from kvfuzz.localize.location import Location
-from kvfuzz.localize.traced_states import compared_states, difference_map, divergence
+from kvfuzz.localize.traced_states import compare_sites, difference_map, find_divergence
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.protocol import Factory
 from mutants.library.mutant import Mutant
@@ -65,8 +65,8 @@ def located(factory: Factory, case: Case) -> Location:
     for dtype in dict.fromkeys(("float64", case.dtype)):
         if dtype in factory.dtypes or dtype == case.dtype:
             case_in = replace(case, dtype=dtype)
-            states = list(compared_states(factory.subject(case_in), case_in))
-            first = next(filter(None, map(divergence, states)), None)
+            states = list(compare_sites(factory.subject(case_in), case_in))
+            first = next(filter(None, map(find_divergence, states)), None)
             if first is not None:
                 return Location(first, cells=tuple(difference_map(states)))
     return Location(None)

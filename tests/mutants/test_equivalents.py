@@ -72,7 +72,7 @@ def test_a_fault_that_is_called_equivalent_is_refuted(mutant_id):
 def test_a_fault_that_no_program_reaches_is_not_confirmed():
     """It would agree on all of them."""
     unreached = replace(
-        find("placebo.passes_through"), targets=("kvfuzz.localize.paths:which_agree",)
+        find("placebo.passes_through"), targets=("kvfuzz.localize.paths:compare_paths",)
     )
     with pytest.raises(Refuted, match="no program runs the code that it replaces"):
         confirmed(unreached, longest=2)

@@ -90,7 +90,11 @@ def bench():
         (made(nothing, equivalent="it is"), "invalid", "and never checked: run python -m"),
         (find("scale.keys_are_halved_and_queries_doubled"), "equivalent", "a score is the"),
         (made(drops, equivalent="wrongly"), "invalid", "declared equivalent, but case"),
-        (made(drops, ("kvfuzz.localize.paths:which_agree",)), "unreached", "no case ran the code"),
+        (
+            made(drops, ("kvfuzz.localize.paths:compare_paths",)),
+            "unreached",
+            "no case ran the code",
+        ),
         (made(raises), "loud", "the cached path raised RuntimeError: loud"),
         (
             made(wrong_shape, ("kvfuzz.subjects.zoo.cached:readout",)),

@@ -10,7 +10,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.localize.operations import record as module
 from kvfuzz.localize.operations.events import OUTPUT
 from kvfuzz.localize.operations.modules import is_norm
-from kvfuzz.localize.operations.record import Watched, recorded
+from kvfuzz.localize.operations.record import WatchedSubject, record
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, decoder
 
@@ -47,9 +47,9 @@ class Subject:
         self.model = model
 
 
-def record(model, *args, subject=None):
+def run_recorded(model, *args, subject=None):
     """The events of a call of `model`, and its answer."""
-    with torch.no_grad(), recorded(Watched(subject or Subject(model))) as found:
+    with torch.no_grad(), record(WatchedSubject(subject or Subject(model))) as found:
         found.step = 0
         answer = model(*args)
     return found, answer
@@ -61,7 +61,7 @@ def hooks():
 
 def test_each_operation_has_its_module_and_line():
     """In order, with the result of each module after what it is made of."""
-    found, _ = record(Outer(), torch.ones(2, 3))
+    found, _ = run_recorded(Outer(), torch.ones(2, 3))
     told = [(e.operation, e.module) for e in found.events]
     inner = [("mul", "blocks.0"), ("add", "blocks.0"), (OUTPUT, "blocks.0")]
     other = [(name, "blocks.1") for name, _ in inner]
@@ -74,7 +74,7 @@ def test_each_operation_has_its_module_and_line():
 
 def test_each_operation_knows_what_its_operands_came_from():
     """A weight is no event; what was there before is unseen."""
-    found, _ = record(Outer(), torch.ones(2, 3))
+    found, _ = run_recorded(Outer(), torch.ones(2, 3))
     by = [(e.operation, e.inputs, e.unseen) for e in found.events[:5]]
     assert by == [
         ("mul", (), True), ("add", (0,), False), (OUTPUT, (1,), False),
@@ -94,7 +94,7 @@ def test_modules_of_a_subject_without_a_model_are_named_by_its_attributes():
     def call(x):
         return holds.named["last"](holds.parts[1](holds.parts[0](holds.net(x))))
 
-    found, _ = record(call, torch.ones(2, 3), subject=holds)
+    found, _ = run_recorded(call, torch.ones(2, 3), subject=holds)
     names = list(dict.fromkeys(event.module for event in found.events))
     assert names == [
         "net", "parts.0", "parts.1.blocks.0", "parts.1.blocks.1", "parts.1", "named.last"
@@ -111,7 +111,7 @@ def test_a_tensor_of_the_subject_is_a_weight():
             self.table = torch.ones(3)
 
     holds = Holds()
-    found, _ = record(lambda x: holds.table * 2 + x, torch.ones(3), subject=holds)
+    found, _ = run_recorded(lambda x: holds.table * 2 + x, torch.ones(3), subject=holds)
     assert [event.unseen for event in found.events] == [False, True]
 
 
@@ -131,7 +131,7 @@ def test_what_is_written_in_place_is_what_later_views_come_from():
         nn.functional.relu(view.neg_(), inplace=True)
         return seen, room + 0
 
-    found, _ = record(run, torch.ones(2, 3), subject=run)
+    found, _ = run_recorded(run, torch.ones(2, 3), subject=run)
     by = {event.operation: event for event in found.events}
     seen = by["mul"]
     assert by["__setitem__"].index in seen.inputs
@@ -151,20 +151,20 @@ def test_a_copy_is_made_at_once():
         y.zero_()
         return y
 
-    found, _ = record(run, torch.ones(2), subject=run)
+    found, _ = run_recorded(run, torch.ones(2), subject=run)
     assert found.events[0].output.tolist() == [2, 2]
     assert found.events[1].output.tolist() == [0, 0]
 
 
 def test_what_does_nothing_is_no_operation():
     """`to`, `contiguous` and `float` of what is so already."""
-    found, _ = record(lambda x: (x + 1).to(torch.float32).contiguous().float(), torch.ones(2))
+    found, _ = run_recorded(lambda x: (x + 1).to(torch.float32).contiguous().float(), torch.ones(2))
     assert [event.operation for event in found.events] == ["add"]
 
 
 def test_operands_come_from_earlier_steps_too():
     """As a cache's do."""
-    with recorded(Watched(Subject(None))) as found:
+    with record(WatchedSubject(Subject(None))) as found:
         found.step = 0
         kept = torch.ones(2) * 2
         found.step = 1
@@ -182,13 +182,13 @@ def test_exchanging_weights_is_no_operation():
         model.weight.data = model.weight.data.double()
         return model(x)
 
-    found, _ = record(run, torch.ones(3), subject=Subject(model))
+    found, _ = run_recorded(run, torch.ones(3), subject=Subject(model))
     assert "__set__" not in [event.operation for event in found.events]
 
 
 def test_attention_keeps_what_it_is_given():
     """But not what a projection is given."""
-    found, _ = record(
+    found, _ = run_recorded(
         lambda q, k: (q @ k) @ weight, *torch.ones(2, 3, 3), subject=(held := Holder())
     )
     taps = [[tuple(tap.shape) for tap in event.taps] for event in found.events]
@@ -216,13 +216,13 @@ def test_hooks_are_removed_when_the_model_raises():
             raise RuntimeError("no")
 
     assert recording_is_over()
-    with recorded(Watched(Subject(Raises()))) as found:
+    with record(WatchedSubject(Subject(Raises()))) as found:
         found.step = 0
         with pytest.raises(RuntimeError):
             Raises()(torch.ones(1))
         torch.ones(1) + 1
     assert found.events[-1].module == ""
-    with pytest.raises(ZeroDivisionError), recorded(Watched(Subject(Outer()))):
+    with pytest.raises(ZeroDivisionError), record(WatchedSubject(Subject(Outer()))):
         raise ZeroDivisionError
     assert recording_is_over()
 
@@ -242,7 +242,7 @@ def test_a_recorded_model_computes_the_same_bits(mixer):
 
     with torch.no_grad():
         plain = both()
-        with recorded(Watched(subject)) as found:
+        with record(WatchedSubject(subject)) as found:
             found.step = 0
             again = both()
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
@@ -256,7 +256,7 @@ def test_states_that_are_too_large_leave_modules_alone(monkeypatch):
     whole = kvfuzz.locate(wrong, program)
     assert whole.notes == ()
     monkeypatch.setattr(module, "MOST_BYTES", 4000)
-    found, _ = record(Decoder().model, TOKENS)
+    found, _ = run_recorded(Decoder().model, TOKENS)
     assert not found.whole
     assert {event.operation for event in found.events[-9:]} == {OUTPUT}
     coarse = kvfuzz.locate(wrong, program)
@@ -270,7 +270,7 @@ def test_what_runs_under_vmap_is_passed_over():
     def run(x):
         return torch.vmap(lambda row: row * 2)(x) + 1
 
-    found, answer = record(run, torch.ones(2, 3), subject=run)
+    found, answer = run_recorded(run, torch.ones(2, 3), subject=run)
     assert torch.equal(answer, torch.full((2, 3), 3.0))
     assert found.events[-1].operation == "add"
     assert "mul" not in [event.operation for event in found.events]
@@ -288,7 +288,7 @@ def test_what_is_scripted_shows_its_result():
         def forward(self, x):
             return self.part(x) + 1
 
-    found, _ = record(Net(), torch.ones(2, 3))
+    found, _ = run_recorded(Net(), torch.ones(2, 3))
     assert ("add", "<Net>") in [(event.operation, event.module) for event in found.events]
 
 
@@ -299,7 +299,7 @@ def test_what_is_compiled_runs_as_it_is_written():
     compiled = torch.compile(model, backend="eager")
     with torch.no_grad():
         plain = compiled(torch.ones(2, 3))
-    found, answer = record(compiled, torch.ones(2, 3), subject=Subject(compiled))
+    found, answer = run_recorded(compiled, torch.ones(2, 3), subject=Subject(compiled))
     assert torch.equal(plain, answer)
     assert [event.operation for event in found.events].count("mul") == 3
 
@@ -333,7 +333,7 @@ def test_what_is_written_at_a_whole_number_is_that_entry():
         room[:, 0] = 7.0
         return room[1] * 2
 
-    found, _ = record(call, torch.ones(2))
+    found, _ = run_recorded(call, torch.ones(2))
     by = {e.index: e for e in found.events}
     writes = [e for e in by.values() if e.operation == "__setitem__"]
     assert [tuple(e.output.shape) for e in writes] == [(4, 2), (4, 2), (4, 2), (3, 2)]
@@ -362,6 +362,6 @@ def test_what_is_written_elsewhere_is_the_whole(index):
         room[index] = x
         return room + x
 
-    found, answer = record(call, torch.ones(1))
+    found, answer = run_recorded(call, torch.ones(1))
     (write,) = (e for e in found.events if e.operation == "__setitem__")
     assert torch.equal(write.output + 1, answer)

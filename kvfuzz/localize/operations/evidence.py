@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from kvfuzz.localize.causes import Facts
-from kvfuzz.localize.lookalikes import State, table
+from kvfuzz.localize.lookalikes import WrongState, table
 from kvfuzz.localize.operations.align import aligned
 from kvfuzz.localize.operations.compare_states import Compared
 from kvfuzz.localize.operations.difference import allowed_for, difference_of
@@ -19,19 +19,19 @@ from kvfuzz.localize.operations.traced_case import Inside
 _NUMBER = re.compile(r"\.\d+(\.|$)")
 
 
-def state_of(inside: Inside, compared: Compared) -> State:
+def state_of(inside: Inside, compared: Compared) -> WrongState:
     """The state that differs first beside the right one, as rows, places and features."""
     piece = compared.pieces[0]
     if piece.axis is None or piece.row is not None:
-        return State()
+        return WrongState()
     right = compared.partner.output
     if right.dim() != piece.found.dim():
-        return State()
+        return WrongState()
     others = {
         number: table(event.output, piece.axis, piece.rows)
         for number, event in _same_elsewhere(inside, compared.partner, compared.event.step).items()
     }
-    return State(
+    return WrongState(
         table(piece.found, piece.axis, piece.rows),
         table(right, piece.axis, piece.rows),
         piece.positions,

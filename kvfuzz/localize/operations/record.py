@@ -51,7 +51,7 @@ class Detail(IntEnum):
     SOURCES = 3
 
 
-class Watched:
+class WatchedSubject:
     """What is known of a subject before it runs: the names of its modules and the ids of its
     weights, and where its code is."""
 
@@ -67,8 +67,8 @@ class Watched:
 
 
 @contextmanager
-def recorded(
-    watched: Watched, operations: bool = True, detail: Detail = Detail.SOURCES
+def record(
+    watched: WatchedSubject, operations: bool = True, detail: Detail = Detail.SOURCES
 ) -> Iterator[Recording]:
     """Inside, what the modules of a subject compute is recorded in this `detail`, and with
     `operations` each operation in them. The caller counts `step` up."""
@@ -98,7 +98,7 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, watched: Watched, detail: Detail) -> None:
+    def __init__(self, watched: WatchedSubject, detail: Detail) -> None:
         super().__init__()
         self._lines, self._sources = detail >= Detail.LINES, detail >= Detail.SOURCES
         self.recording = Recording(homes=watched.homes, blocks=watched.blocks)

@@ -14,7 +14,7 @@ from kvfuzz.localize.operations.difference import MULTIPLE
 from kvfuzz.localize.operations.events import Event, Recording
 from kvfuzz.localize.operations.numbers import Numbers, numbers_of
 from kvfuzz.localize.operations.pair import Key, grouped, same_in
-from kvfuzz.localize.operations.record import Detail, Watched, recorded
+from kvfuzz.localize.operations.record import Detail, WatchedSubject, record
 from kvfuzz.oracle.noise import LEAST_STEP
 from kvfuzz.subjects.dtypes import ROUNDOFF
 from kvfuzz.subjects.float64 import perturbing, twin_of
@@ -71,12 +71,12 @@ class Reference:
 
 
 def measured(
-    subject: Subject, run: Callable[[], Tensor], watched: Watched, operations: bool
+    subject: Subject, run: Callable[[], Tensor], watched: WatchedSubject, operations: bool
 ) -> Reference:
     """A recorded run, whose noise can be measured."""
 
     def recorded_run(detail: Detail) -> tuple[Recording, Tensor]:
-        with recorded(watched, operations, detail) as recording:
+        with record(watched, operations, detail) as recording:
             recording.step = 0
             logits = run()
         return recording, logits

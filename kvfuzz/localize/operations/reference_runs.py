@@ -12,7 +12,7 @@ from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import places_of, text
 from kvfuzz.localize.operations.align import Frame, frame_of
 from kvfuzz.localize.operations.difference import close
-from kvfuzz.localize.operations.record import Watched
+from kvfuzz.localize.operations.record import WatchedSubject
 from kvfuzz.localize.operations.reference import Reference, measured
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.tolerance import constant
@@ -39,7 +39,12 @@ class References:
     """
 
     def __init__(
-        self, subject: Subject, case: Case, steps: Sequence[Step], watched: Watched, whole: bool
+        self,
+        subject: Subject,
+        case: Case,
+        steps: Sequence[Step],
+        watched: WatchedSubject,
+        whole: bool,
     ) -> None:
         self._subject, self._case, self._watched, self._whole = subject, case, watched, whole
         self._steps = {step.index: step for step in steps if step.feeds}

@@ -12,7 +12,7 @@ from kvfuzz.case.layout import layout
 from kvfuzz.localize.operations.align import Frame
 from kvfuzz.localize.operations.comparisons import Comparisons, answer
 from kvfuzz.localize.operations.events import Recording
-from kvfuzz.localize.operations.record import Watched, recorded
+from kvfuzz.localize.operations.record import WatchedSubject, record
 from kvfuzz.localize.operations.reference import measured
 from kvfuzz.localize.operations.reference_runs import References
 from kvfuzz.subjects.protocol import Subject
@@ -53,7 +53,7 @@ def inside(
     rows. `uncached` are the logits of an uncached run over its sequences, if they are known, and
     `prefixes` tells that they hold for each prefix as well. Without
     `operations`, or where they are too many, of the modules alone."""
-    watched = Watched(subject)
+    watched = WatchedSubject(subject)
     recording, steps, logits, error = _cached(subject, case, watched, operations)
     references = References(subject, case, steps, watched, operations)
     if uncached is not None:
@@ -81,9 +81,9 @@ def diverging_step(inside: Inside) -> int | None:
 def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> Inside:
     """Every state of one uncached run over the sequences of `case` beside the same in one call with
     a fresh cache: for a subject whose uncached path is the one to suspect."""
-    watched, rows = Watched(subject), layout(case).sequences
+    watched, rows = WatchedSubject(subject), layout(case).sequences
     whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
-    with recorded(watched, operations) as recording:
+    with record(watched, operations) as recording:
         recording.step = 0
         logits = run_uncached(subject, rows)
     steps = tuple(whole.steps())
@@ -96,12 +96,12 @@ def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> In
 
 
 def _cached(
-    subject: Subject, case: Case, watched: Watched, operations: bool
+    subject: Subject, case: Case, watched: WatchedSubject, operations: bool
 ) -> tuple[Recording, list[Step], Tensor | None, Exception | None]:
     """The cached run of `case` and its logits, up to the step that raised, if one did, with the
     error."""
     steps: list[Step] = []
-    with recorded(watched, operations) as recording:
+    with record(watched, operations) as recording:
 
         def begin(step: Step) -> None:
             steps.append(step)
