@@ -91,7 +91,6 @@ def _score_of(data: Mapping[str, Any]) -> Score:
         listed=tuple(data["listed"]),
         shard=(shard[0], shard[1]) if shard else None,
         sampled=dict(data["sampled"]),
-        unkept=tuple((each["id"], each["declares"]) for each in data["unkept"]),
     )
 
 
@@ -179,7 +178,7 @@ def _merged(parts: Sequence[Score]) -> Score:
     )
     return replace(
         parts[0],
-        **concluded(results, void, parts[0].cases, parts[0].matrix),
+        **concluded(results, void),
         placebos=tuple(placebo for score in parts for placebo in score.placebos),
         canaries=tuple(canary for score in parts for canary in score.canaries),
         seconds=max(score.seconds for score in parts),

@@ -8,16 +8,24 @@ meets ten, in this one hardly more than one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvfuzz.case.case import Case
-from mutants.campaign.features import Trait, config_traits, program_traits
+from kvfuzz.case.features import elements
 from mutants.library.mutant import Mutant
 
 ROOM = 4
 """A case is best about twice as long as the witness, and this much: long enough that the fault has
 something to work on."""
+
+
+SETTINGS = ("cache", "mix")
+"""The settings of a decoder by which cases are compared."""
+
+Trait = tuple[str, str]
+"""A property of a case: a group and a name in it, as in `element`, `crop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class Likeness:
     @classmethod
     def of(cls, case: Case) -> Likeness:
         kinds = tuple(step.kind for step in case.steps())
-        return cls(program_traits(case), kinds, case.batch, case.length)
+        return cls(_program_traits(case), kinds, case.batch, case.length)
 
     def lacks(self, wanted: Likeness) -> int:
         """How much of what is `wanted` is not there."""
@@ -51,7 +59,7 @@ def likely_first(
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    unlike, settings = _unlike(Likeness.of(witness), likenesses), config_traits(witness.config)
+    unlike, settings = _unlike(Likeness.of(witness), likenesses), _config_traits(witness.config)
     if settings:
         other = [len(settings - _fitted(mutant, case)) for case in cases]
         unlike = tuple(
@@ -79,4 +87,25 @@ def _followed(wanted: Sequence[str], kinds: Sequence[str]) -> int:
 
 def _fitted(mutant: Mutant, case: Case) -> frozenset[Trait]:
     """The traits of the settings of `case` as it is fitted to `mutant`."""
-    return config_traits({**case.config, **mutant.fitting(case.config)})
+    return _config_traits({**case.config, **mutant.fitting(case.config)})
+
+
+def _program_traits(case: Case) -> frozenset[Trait]:
+    """The traits of the program of `case`: its elements, and how its first tokens enter the cache
+    (`one-shot prefill` of several tokens, `incremental` in several steps, or both)."""
+    fed = [step for step in case.steps() if step.feeds]
+    paths = {
+        "one-shot prefill": any(step.kind == "prefill" and step.size > 1 for step in fed),
+        "incremental": len(fed) > 1,
+    }
+    return frozenset(
+        {
+            *(("element", word) for word in elements(case)),
+            *(("path", word) for word, has in paths.items() if has),
+        }
+    )
+
+
+def _config_traits(config: Mapping[str, Any]) -> frozenset[Trait]:
+    """The traits of a decoder of this `config`."""
+    return frozenset((name, str(config[name])) for name in SETTINGS if name in config)

@@ -97,11 +97,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Score:
-    """`verdict` is killed (all of them), survived (some were not, or not by what they declare) or
-    inconclusive (no score, for the `reason`). `percent` is killed / (killed + survived + unreached
-    + timed out). `environment` is where it was made, `command` what gives the same table again,
-    `calibration` the file of the calibration in force. With `matrix`, `unkept` has what a mutant
-    declares and no kill bears out, as its id and a word.
+    """`verdict` is killed (all of them), survived (some were not) or inconclusive (no score, for
+    the `reason`). `percent` is killed / (killed + survived + unreached + timed out). `environment`
+    is where it was made, `command` what gives the same table again, `calibration` the file of the
+    calibration in force.
 
     `identity` is that of the campaign (`mutants.campaign.campaign.identity_of`), `listed` are all
     the mutants of it, of which the Kth of N parts were judged if this is the score of a `shard`.
@@ -127,10 +126,12 @@ class Score:
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
     sampled: dict[str, int] = field(default_factory=dict)
-    unkept: tuple[tuple[str, str], ...] = ()
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
-        """As the report holds it; `witnesses` are the files that the shrunk cases went to."""
+        """As the report holds it; `witnesses` are the files that the shrunk cases went to.
+
+        `unkept` and `by_schedule` are empty, and go with the next release.
+        """
         written = witnesses or {}
         return {
             "schema": SCHEMA,
@@ -142,7 +143,7 @@ class Score:
             "subject": self.subject,
             "seed": self.seed,
             "matrix": self.matrix,
-            "unkept": [{"id": name, "declares": word} for name, word in self.unkept],
+            "unkept": [],
             "command": self.command,
             "calibration": self.calibration,
             "sampled": self.sampled,
@@ -155,6 +156,7 @@ class Score:
             "listed": list(self.listed),
             "identity": self.identity,
             "cases": [case.to_json() for case in self.cases],
+            "by_schedule": {},
         }
 
 

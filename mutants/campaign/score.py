@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case.case import Case
 from kvfuzz.case.counterexample import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.known_divergences import Expectation
@@ -37,14 +36,13 @@ from mutants.campaign.campaign import (
     identity_of,
 )
 from mutants.campaign.cases import telling
-from mutants.campaign.declarations import unkept
 from mutants.campaign.journal import Journal
 from mutants.campaign.judge import judged_item, not_begun
 from mutants.campaign.result import Judged, Result, Score, verdict_on
 from mutants.campaign.workers import judged_in_processes
 from mutants.library.mutant import ANY, Mutant
 from mutants.library.pairs import JOIN, all_pairs, drawn_pairs
-from mutants.library.registry import find, library, select
+from mutants.library.registry import find, select
 
 Shard = tuple[int, int]
 """K of N, counted from 1."""
@@ -314,7 +312,7 @@ def summed_up(
     """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
     options = campaign.plan.options
     return Score(
-        **concluded(results, reason, campaign.cases, campaign.matrix),
+        **concluded(results, reason),
         subject=campaign.plan.subject,
         seed=campaign.plan.seed,
         cases=campaign.cases,
@@ -325,16 +323,10 @@ def summed_up(
     )
 
 
-def concluded(
-    results: Sequence[Result], reason: str | None, cases: Sequence[Case], matrix: bool
-) -> dict[str, Any]:
+def concluded(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     """What a Score of these `results` comes to, by its fields."""
     results = with_masking(sorted(results, key=lambda result: result.id))
-    broken = unkept(results, cases, library().values()) if matrix else ()
-    told = verdict_on(results, reason)
-    if broken and told["verdict"] == "killed":
-        told["verdict"] = "survived"
-    return {**told, "results": tuple(results), "unkept": broken}
+    return {**verdict_on(results, reason), "results": tuple(results)}
 
 
 def _check(workers: int, seconds: float | None, journal: Path | None, resume: bool) -> None:

@@ -54,10 +54,6 @@ if TYPE_CHECKING:
 @seed_option
 @workers_option
 @click.option("--matrix", is_flag=True, help="Run every case on every mutant.")
-@click.option(
-    "--by", type=click.Choice(["schedule"]),
-    help="Tell what each kind of step, law, path and cache kills, and kills alone; with --matrix.",
-)  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Shrink the kills.", show_default=True)
 @campaign_options
 @subject_options
@@ -77,7 +73,6 @@ def score(
     seed: int | None,
     workers: int,
     matrix: bool,
-    by: str | None,
     shrink: bool,
     limits: Limits,
     shard: tuple[int, int] | None,
@@ -95,8 +90,7 @@ def score(
 ) -> int:
     """Score the checker: inject every fault, and tell which are caught.
 
-    Exit code 0 if all mutants are killed (with --matrix by what they declare), 1 if some are not, 3
-    if there is no score.
+    Exit code 0 if all mutants are killed, 1 if some are not, 3 if there is no score.
     """
     from kvfuzz.case.files import check_writable
     from kvfuzz.search.known_divergences import read_expectations
@@ -134,7 +128,7 @@ def score(
             journal=journal,
             resume=resume,
             workers=workers,
-            matrix=matrix or by is not None,
+            matrix=matrix,
             shrink=shrink,
             options=options,
             progress=progress,
@@ -142,7 +136,7 @@ def score(
             anywhere=anywhere,
             expected=expected,
         )
-    return _told(result, folder, outputs, gate, by is not None)
+    return _told(result, folder, outputs, gate)
 
 
 @contextmanager
@@ -176,28 +170,23 @@ def merge(
     check_outputs(outputs, reports)
     result = merged(reports)
     gate = read_gate(fail_under, baseline_file, result.subject, outputs.files)
-    return _told(result, folder, outputs, gate, result.matrix)
+    return _told(result, folder, outputs, gate)
 
 
-def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate, by: bool) -> int:
-    """Tell `result` in the terminal and in all `outputs`, and its worth `by` schedule; returns the
-    exit code."""
+def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
+    """Tell `result` in the terminal and in all `outputs`; returns the exit code."""
     from rich.console import Console
 
-    from mutants.campaign.features import schedule_json
     from mutants.campaign.gate import exit_code, since
     from mutants.report.outputs import write_outputs
-    from mutants.report.text import render, schedule_table
+    from mutants.report.text import render
     from mutants.report.witnesses import write_witnesses
 
     console = Console()
     written, unwritten = write_witnesses(result, folder / "witnesses")
     render(result, console)
-    if by:
-        console.print(schedule_table(result))
     changed = since(gate, result)
-    also = {"by_schedule": schedule_json(result)} if by else {}
-    write_outputs(outputs, result, written, also, changed)
+    write_outputs(outputs, result, written, changed)
     for line in changed.lines if changed else ():
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if outputs.html_file:

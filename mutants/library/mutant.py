@@ -90,8 +90,8 @@ class Mutant:
 
     @property
     def exercises(self) -> tuple[str, ...]:
-        """What a case that kills it has in it, in words of `kvfuzz.case.features`: all that its
-        witness has. A matrix of all cases holds each word, and its law, against the kills."""
+        """The elements (`kvfuzz.case.features`) of its witness, which a case that kills it has too.
+        `benchmarks/declarations.py` compares them with the kills."""
         found = elements(self.witness) if self.witness else frozenset[str]()
         return tuple(word for word in ELEMENTS if word in found)
 

@@ -23,7 +23,7 @@ from mutants.library.registry import known
 from mutants.report.entry import Entry, entry
 from mutants.report.interval import sentences
 from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
-from mutants.report.words import MEANING, headline, identity, in_reading_order, unkept_lines, words
+from mutants.report.words import MEANING, headline, identity, in_reading_order, words
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def page(score: Score, written: dict[str, Path], changed: Since | None = None) -
         decided=sum(counts[state] for state in DECIDED),
         headline=headline(score),
         since=changed.lines if changed else (),
-        unkept=unkept_lines(score),
         identity=identity(score),
         placebos=placebos(score),
         precision=sentences(score),

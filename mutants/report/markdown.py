@@ -12,7 +12,7 @@ from mutants.library.mutant import STATES
 from mutants.library.registry import known
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.interval import sentences
-from mutants.report.words import headline, identity, in_reading_order, outcome, unkept_lines, words
+from mutants.report.words import headline, identity, in_reading_order, outcome, words
 
 LIMIT = 1_000_000
 """Bytes of a summary: GitHub takes 1 MiB (1,048,576) of one step."""
@@ -23,7 +23,7 @@ LONGEST = 300
 LONGEST_COMMAND = 4000
 """A command is of use only whole."""
 LINES = 20
-"""Lines of one list that are shown: of what has changed since a baseline, of what is unkept."""
+"""Lines of one list that are shown: of what has changed since a baseline."""
 LEFT_OUT = 100
 """Bytes that are kept free for the line that says how many mutants were left out."""
 SPECIAL = re.compile(r"[^\w\s.,:;/=()%'\"?!+-]|(?<![^\W_])_|_(?![^\W_])")
@@ -69,7 +69,6 @@ def _head(score: Score, changed: Since | None) -> str:
         f"## {escaped(title)}: KV cache mutation score of {code(score.subject)}",
         f"{escaped(headline(score))} Verdict: {score.verdict}.",
         *([_list("Since the baseline", changed.lines)] if changed else []),
-        *([_list("Declared, but did not kill", unkept_lines(score))] if score.unkept else []),
         *map(escaped, sentences(score)),
         f"The same again: {code(score.command, LONGEST_COMMAND)}",
         _counts(score),

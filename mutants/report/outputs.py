@@ -6,10 +6,10 @@ Light to import, since the command line does: the writers load when there is som
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvfuzz.case.files import check_writable, to_json_text, write_text
 from kvfuzz.errors import UsageError
@@ -65,12 +65,11 @@ def write_outputs(
     outputs: Outputs,
     score: Score,
     witnesses: dict[str, Path],
-    also: Mapping[str, Any],
     changed: Since | None = None,
 ) -> None:
     """Write every report on `score` that is asked for; `witnesses` are the files of its witnesses,
-    by mutant, `also` is what kvfuzz's own JSON holds besides, and `changed` what has changed since
-    a baseline, for those that people read. Raises UsageError."""
+    by mutant, and `changed` what has changed since a baseline, for those that people read. Raises
+    UsageError."""
     from mutants.report.badge import badge
     from mutants.report.html import page
     from mutants.report.junit import junit
@@ -78,7 +77,7 @@ def write_outputs(
     from mutants.report.mutation import mutation_report
 
     reports: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (outputs.json_file, lambda: to_json_text({**score.to_json(witnesses), **also})),
+        (outputs.json_file, lambda: to_json_text(score.to_json(witnesses))),
         (outputs.mutation_file, lambda: to_json_text(mutation_report(score))),
         (outputs.junit_file, lambda: junit(score)),
         (outputs.markdown_file, lambda: markdown(score, changed=changed)),

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mutants.campaign.features import by_schedule
 from mutants.campaign.result import (
     BESIDE,
     DECIDED,
@@ -24,7 +23,6 @@ from mutants.campaign.result import (
 )
 from mutants.library.mutant import STATES
 from mutants.library.registry import known
-from mutants.report.words import unkept_lines
 
 SHOWN = tuple(state for state in (*NOT_KILLED, *BESIDE) if state != "inapplicable")
 """The states of which each mutant has a line of its own."""
@@ -41,9 +39,6 @@ def render(score: Score, console: Console) -> None:
     if late := sum(result.reason == NOT_BEGUN for result in score.results):
         text = f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume goes on with them"
         console.print(text, soft_wrap=True, highlight=False)
-    for line in unkept_lines(score):
-        text = f"DECLARED BUT DID NOT KILL {line}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
     for line in inapplicable_lines(score.results):
         console.print(line, soft_wrap=True, highlight=False)
     for placebo in score.placebos:
@@ -52,22 +47,6 @@ def render(score: Score, console: Console) -> None:
     console.print(headline(score), soft_wrap=True, highlight=False)
     if score.calibration:
         console.print(f"calibration: {score.calibration}", soft_wrap=True, highlight=False)
-
-
-def schedule_table(score: Score) -> Table:
-    """What each kind of step, path, law and cache is worth, as rows."""
-    table = Table(title="mutants by schedule", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("what a case has", no_wrap=True)
-    for name in ("cases", "killed by some", "only by these"):
-        table.add_column(name, justify="right", no_wrap=True)
-    group = None
-    for worth in by_schedule(score):
-        if group not in (None, worth.group):
-            table.add_section()
-        group = worth.group
-        name = worth.name if group in ("element", "path") else f"{group} {worth.name}"
-        table.add_row(name, str(worth.cases), str(worth.killed), str(len(worth.only)))
-    return table
 
 
 def headline(score: Score) -> str:

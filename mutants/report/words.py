@@ -58,23 +58,11 @@ def headline(score: Score) -> str:
         return why[0].upper() + why[1:]
     if counts["killed"] == decided:
         all_of_them = "All mutants in the score were" if decided > 1 else "The mutant was"
-        return f"{all_of_them} killed{_but(score, counts['invalid'])}."
+        invalid = counts["invalid"]
+        but = f", but {invalid} {'is' if invalid == 1 else 'are'} invalid" if invalid else ""
+        return f"{all_of_them} killed{but}."
     others = [f"{counts[state]} {words(state)}" for state in NOT_KILLED if counts[state]]
     return f"{counts['killed']} of {decided} mutants were killed: {', '.join(others)}."
-
-
-def unkept_lines(score: Score) -> list[str]:
-    """What killed mutants declare and no kill bears out, one line for each."""
-    return [f"{name}: {word}" for name, word in score.unkept]
-
-
-def _but(score: Score, invalid: int) -> str:
-    """What the percentage does not show, and the verdict does."""
-    told = [f"{invalid} beside it {'is' if invalid == 1 else 'are'} invalid"] if invalid else []
-    unkept = len({name for name, _ in score.unkept})
-    if unkept:
-        told.append(f"{unkept} not by all that {'it declares' if unkept == 1 else 'they declare'}")
-    return f", but {' and '.join(told)}" if told else ""
 
 
 def identity(score: Score) -> list[tuple[str, str]]:

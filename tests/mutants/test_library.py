@@ -1,5 +1,6 @@
 """Every mutant keeps its promises; one parametrised test serves them all."""
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -214,3 +215,15 @@ def test_mutants_are_chosen_by_subject_operator_and_id():
     scored, _ = select("zoo", ids=("layer.reads_the_layer_below",))
     assert [m.id for m in scored] == ["layer.reads_the_layer_below"]
     assert {m.subject for m in select("transformers:llama")[0]} == {"any"}
+
+
+def test_a_mutant_declares_what_its_witness_exercises(run, tmp_path):
+    """The elements of the witness's schedule: in the object, the text and the JSON."""
+    fault, file = find("crop.keeps_one_too_many"), tmp_path / "one.json"
+    assert fault.exercises == ("decode", "crop")
+    assert {"left padding", "mask"} <= set(find("padding.is_taken_for_text").exercises)
+    assert find("norm.skips_before_attention").exercises == ()
+    code, out, _ = run("mutants", fault.id, "--json", file)
+    assert code == 0
+    assert "killed by cases with  decode, crop" in out
+    assert json.loads(file.read_text())["mutants"][0]["exercises"] == ["decode", "crop"]
