@@ -40,8 +40,6 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "  look first at: the position index of the third token (it is 1, and should be 2)",
         "  evidence: positions differ; keys and values of the new tokens differ; keys and values "
         "of earlier positions agree",
-        "  looks like: position counts calls (the offset is the number of calls so far, as if each "
-        "had fed one token) (position.counts_calls, 100% alike)",
         "  paths: cached in one call agrees with uncached: suspect what the later steps do",
         "  case: seed 0, schedule [1, 1, 1], float32",
         "  model: positions learned, norm layernorm, layers 2, heads 2, kv_heads 2, head_dim 2, "

@@ -10,16 +10,15 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 from torch import Tensor
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
-from kvfuzz.errors import KvfuzzError, one_line
+from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize.causes import Facts, advice, find_cause
-from kvfuzz.localize.location import Divergence, Location, Near, SiteDifference, find_latents
+from kvfuzz.localize.location import Divergence, Location, SiteDifference, find_latents
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.localize.operations import evidence
 from kvfuzz.localize.operations.first_difference import (
@@ -47,10 +46,6 @@ from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory, Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 from kvfuzz.subjects.trace import Site
-
-NEAREST = "kvfuzz.nearest"
-"""The entry point group of what names the faults that a location is like:
-`nearest(location, case)`."""
 
 
 def locate(
@@ -102,11 +97,7 @@ def _located(factory: Factory, case: Case, paths: PathGroups | None, strict: boo
             found = _by_logits(subject, case, factory.name)
     cost = (time.perf_counter() - started) / plain if plain else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
-    found = replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
-    if found.first is None:
-        return found
-    nearest, failed = _nearest(found, case)
-    return replace(found, nearest=nearest, notes=(*found.notes, *failed))
+    return replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
 
 
 def _with_first(found: Location) -> tuple[SiteDifference, ...]:
@@ -267,15 +258,3 @@ def _by_logits(subject: Subject, case: Case, name: str) -> Location:
         "subject can be seen)"
     )
     return Location(first, None, text, notes=notes)
-
-
-def _nearest(location: Location, case: Case) -> tuple[tuple[Near, ...], tuple[str, ...]]:
-    """The faults that installed packages find most alike, and a note on each package that fails."""
-    found: list[Near] = []
-    notes: list[str] = []
-    for entry in entry_points(group=NEAREST):
-        try:
-            found += entry.load()(location, case)
-        except Exception as error:  # a package's own code, which must not cost the location
-            notes.append(f"the nearest faults of {entry.value} are missing: {one_line(error)}")
-    return tuple(sorted(found, key=lambda near: -near.similarity)), tuple(notes)

@@ -101,16 +101,6 @@ class Latent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
-    """A fault of the mutant library whose pattern of differences is like this one: `similarity`
-    from 0 to 1, and the fault as a bug report would say it."""
-
-    id: str
-    similarity: float
-    description: str
-
-
 @dataclass(frozen=True)
 class Location:
     """All that is known about where a case goes wrong.
@@ -119,9 +109,8 @@ class Location:
     `kvfuzz.localize.causes`, and `advice` what to look at first, in a sentence. `evidence` says
     which of the positions, the mask, the keys and values of earlier positions and of the new tokens
     differ or agree. `suspect` is the path to suspect. `cells` are the map of differences, `latent`
-    states that differ while the logits agree, `nearest` the closest faults of the library. `cost`
-    is what locating took, in times the two plain runs of the case. `notes` say what could not be
-    seen.
+    states that differ while the logits agree. `cost` is what locating took, in times the two plain
+    runs of the case. `notes` say what could not be seen.
     """
 
     first: Divergence | None
@@ -130,7 +119,6 @@ class Location:
     evidence: tuple[str, ...] = ()
     suspect: Suspect = "unknown"
     latent: tuple[Latent, ...] = ()
-    nearest: tuple[Near, ...] = ()
     cells: tuple[SiteDifference, ...] = ()
     notes: tuple[str, ...] = ()
     cost: float | None = None
@@ -146,7 +134,7 @@ class Location:
             "cause": self.cause,
             "look_first_at": self.advice,
             "evidence": list(self.evidence),
-            "nearest": [asdict(near) for near in self.nearest],
+            "nearest": [],  # always empty; the key goes with the next release
             "latent": [asdict(latent) for latent in self.latent],
             "suspect": self.suspect,
             "map": [asdict(cell) for cell in self.cells],

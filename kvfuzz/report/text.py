@@ -192,10 +192,6 @@ def _location_lines(case: Case, location: Location, first: Divergence) -> list[s
     lines.append(f"  look first at: {location.advice}")
     if location.evidence:
         lines.append(f"  evidence: {'; '.join(location.evidence)}")
-    lines += [
-        f"  looks like: {near.description} ({near.id}, {near.similarity:.0%} alike)"
-        for near in location.nearest[:1]
-    ]
     lines += [f"  note: {note}" for note in location.notes]
     return lines
 

@@ -29,23 +29,6 @@ under the seed, of faults that replace different functions, and says which mask 
 
 The faults of `offsetting` come in pairs that undo each other: the logits agree, the states
 between do not, and only the check for latent differences kills them.
-
-A located divergence is told what it looks like. Its pattern is a set of words for each of a few
-features: what was done to the caches before, arguments and padding, a window that is full, the
-mixing, the storage and the positions where these are not the plain ones, the first site and its
-layer, the step, which tokens differ, whether entries are missing or too many, the size of the
-difference, the rows. The similarity to a fault's witness is the weighted mean of the shares of
-words in common (`mutants/similar/pattern.py` has the weights); the closest three above 0.73 are
-named.
-With the fault itself and its near-twins (the same targets and lines but for literals, dtypes,
-signs and comparisons) left out, the nearest has the right operator for 160 of 185 witnesses (86.5
-%). With all faults of the operator that replace the same functions left out it is 108 of 164. And
-it says what a divergence looks like, not what it is: with the whole operator left out something is
-still named in 151 of 185. Of the cases found and shrunk under seeds 0 and 7, and without the
-registered decoder's settings, which it reads, there are figures of a library of 152 such faults: of
-these 132 (86.8 %) and 130 (85.5 %) were right where 135 witnesses were, and 104, 101 and 107
-without the settings; the weights were chosen by those witnesses and seed 0. `python
-benchmarks/nearest.py --seed 0 --seed 7 -n 2` measures all but the figure without settings.
 """
 
 

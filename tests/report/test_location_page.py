@@ -11,7 +11,7 @@ import pytest
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop
-from kvfuzz.localize.location import Divergence, Latent, Line, Location, Near, SiteDifference
+from kvfuzz.localize.location import Divergence, Latent, Line, Location, SiteDifference
 from kvfuzz.report.html import location_page
 from kvfuzz.report.map import LEVELS, times
 from kvfuzz.report.words import steps_in_words
@@ -39,7 +39,6 @@ FULL = Location(
     evidence=("the positions agree", "the mask differs"),
     suspect="cached",
     latent=(Latent(2, "1.cache", 350.0, "the slots are masked"),),
-    nearest=(Near("mask.off_by_one", 0.934, "The mask hides the newest key."),),
     cells=(
         SiteDifference(0, "0.attention", 0, 0.2),
         SiteDifference(0, "0.attention", 1, 0.1),
@@ -94,9 +93,6 @@ def test_the_page_tells_all_that_is_known():
         "cause mask",
         "suspect the cached path",
         "the positions agree",
-        "mask.off_by_one",
-        "0.93",
-        "The mask hides the newest key.",
         "appended cache of layer 2",
         f"{times(350.0)} the allowed",
         "the slots are masked",
@@ -158,7 +154,6 @@ def test_what_comes_from_data_is_text():
         advice=HOSTILE,
         evidence=(HOSTILE,),
         latent=(Latent(0, "logits", 2.0, HOSTILE),),
-        nearest=(Near(HOSTILE, 1.0, f'"{HOSTILE}'),),
         notes=(HOSTILE,),
     )
     case = replace(CASE, config={HOSTILE: HOSTILE})

@@ -1,1 +1,0 @@
-"""Which mutant a divergence resembles."""
