@@ -18,7 +18,7 @@ from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.run import run_cached, run_uncached
 from kvfuzz.subjects.transformers import build as modules
 from kvfuzz.subjects.transformers.factory import factory
-from kvfuzz.subjects.transformers.tf_sizes import WINDOW
+from kvfuzz.subjects.transformers.tiny import WINDOW
 
 AutoModelForCausalLM = pytest.importorskip("transformers").AutoModelForCausalLM
 if not hasattr(pytest.importorskip("transformers.cache_utils"), "DynamicLayer"):
@@ -174,7 +174,7 @@ def test_subjects_of_one_module_keep_their_own_weights():
     before = uncached(first)
     second = made.build(2, "float32", {})
     other = uncached(second)
-    assert first._drawn is second._drawn
+    assert first._module is second._module
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     _, cache = first.cached(tokens[:, :4], first.new_cache(1))
     _, cache_of_second = second.cached(tokens[:, :4], second.new_cache(1))

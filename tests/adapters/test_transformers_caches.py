@@ -14,7 +14,7 @@ import torch
 from kvfuzz.errors import UsageError
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.transformers.factory import factory
-from kvfuzz.subjects.transformers.tf_sizes import WINDOW
+from kvfuzz.subjects.transformers.tiny import WINDOW
 from tests.adapters.tf_programs import run
 
 caches = pytest.importorskip("transformers.cache_utils")
@@ -121,7 +121,7 @@ def test_a_decoder_with_an_encoder_follows_its_rows():
     subject = subject_of("bart", 0)
     assert "mask" not in taken(subject), "its positions are slots"
     _, cache = subject.cached(tokens_of(2, 4), subject.new_cache(2))
-    with pytest.raises(NotImplementedError, match="was chosen by its first token"):
+    with pytest.raises(NotImplementedError, match="chose its encoder output"):
         subject.crop(cache, 4)
     one, other = subject.uncached(torch.tensor([[3, 5], [4, 5]]))
     assert gap(one[1:], other[1:]) > 1e-3

@@ -1,7 +1,7 @@
-"""Decoders of the transformers library: tiny ones of any architecture, and saved checkpoints.
+"""Makes subjects of the transformers library: tiny models of any architecture, and checkpoints.
 
-What differs between releases (the name of the cache argument, how a cache is built, which
-attention a model has) is read off signatures and classes, not off the release number.
+Releases differ in the name of the cache argument, in how a cache is built and in which attention a
+model has. All of that is read from signatures and classes, not from the release number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
 from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
-from kvfuzz.subjects.transformers.build import built, text_config
-from kvfuzz.subjects.transformers.caches import CLASSES, MOST_SLOTS
+from kvfuzz.subjects.transformers.build import build_module, text_config
+from kvfuzz.subjects.transformers.cache_kinds import CLASSES, MOST_SLOTS
 from kvfuzz.subjects.transformers.call import NoCache
-from kvfuzz.subjects.transformers.probe import ROOM, Abilities, abilities, merged
-from kvfuzz.subjects.transformers.source import Source, source_of
-from kvfuzz.subjects.transformers.subject import TransformersSubject, longest
+from kvfuzz.subjects.transformers.private import supports_sdpa
+from kvfuzz.subjects.transformers.probe import ROOM, Abilities, merge, probe
+from kvfuzz.subjects.transformers.source import Source, find_source
+from kvfuzz.subjects.transformers.subject import TransformersSubject, max_length_of
 from kvfuzz.subjects.transformers.tiny import DRAWN, fields_of
-from kvfuzz.subjects.transformers.weights import Drawn
+from kvfuzz.subjects.transformers.weights import SeededModule
 
 ATTENTIONS = ("eager", "sdpa")
 OWN_SETTINGS = ("attn", "cache")
@@ -42,18 +43,18 @@ def factory(rest: str, options: Options) -> Factory:
     model does not have or that transformers refuses.
     """
     fixed = options.config
-    source = source_of(rest, decoder_alone=fixed.get("is_encoder_decoder") is False)
+    source = find_source(rest, decoder_alone=fixed.get("is_encoder_decoder") is False)
     attentions = _attentions(source, fixed)
     random = source.checkpoint is None
     dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
-    module = _modules(source, attentions[0], options.device)
+    module = _module_builder(source, attentions[0], options.device)
     choices = _choices(source, attentions, fixed)
     first = {word: values[0] for word, values in choices.items()} | dict(fixed)
-    # Built once now, so that settings are refused at the door and not at the first case.
+    # Built once now, so that settings are refused here and not at the first case.
     simplest = [module(dtype, first) for dtype in dtypes]
     others = [{**first, word: value} for word in DRAWN for value in choices.get(word, ())[1:]]
     models = [simplest[0], *(module(dtypes[0], settings) for settings in others)]
-    able = reduce(merged, (_able(source, one, fixed, dtypes[0]) for one in models))
+    able = reduce(merge, (_probe(source, one, fixed, dtypes[0]) for one in models))
     kinds = _kinds(source, able, fixed)
 
     def build(seed: int, dtype: str, config: Settings) -> TransformersSubject:
@@ -67,65 +68,68 @@ def factory(rest: str, options: Options) -> Factory:
     return Factory(source.name, build, dtypes, choices, dict(fixed), seeded=random)
 
 
-def _modules(source: Source, attn: str, device: str) -> Callable[[str, Settings], Drawn]:
-    """A function of dtype and settings that gives the module: one for all seeds, since a fresh one
-    takes longer than the case that it is for."""
+def _module_builder(
+    source: Source, attn: str, device: str
+) -> Callable[[str, Settings], SeededModule]:
+    """Returns a function from dtype and settings to a module. All seeds share one, since building
+    takes longer than a case."""
 
     @lru_cache(maxsize=16)
-    def module(attn: str, dtype: str, settings: str) -> Drawn:
-        return built(source, json.loads(settings), attn, dtype, device)
+    def module(attn: str, dtype: str, settings: str) -> SeededModule:
+        return build_module(source, json.loads(settings), attn, dtype, device)
 
-    def found(dtype: str, settings: Settings) -> Drawn:
+    def found(dtype: str, settings: Settings) -> SeededModule:
         own = {word: value for word, value in settings.items() if word not in OWN_SETTINGS}
         return module(settings.get("attn", attn), dtype, json.dumps(own, sort_keys=True))
 
     return found
 
 
-def _able(source: Source, drawn: Drawn, config: Settings, dtype: str) -> Abilities:
-    """What a module can do, with the cache that was asked for or any. Raises UsageError if there is
-    no such kind."""
+def _probe(source: Source, module: SeededModule, config: Settings, dtype: str) -> Abilities:
+    """Finds out what a module can do, with the cache that was asked for or any. Raises UsageError
+    if there is no such kind."""
     kind = config.get("cache")
     if kind is not None and kind not in CLASSES:
         raise UsageError(
             f"there is no cache {kind!r}{did_you_mean(str(kind), CLASSES)}: choose from "
             f"{', '.join(CLASSES)}"
         )
-    model = drawn.at(None)
-    room = min(longest(text_config(model.config), 0) or ROOM, MOST_SLOTS)
+    model = module.with_seed(None)
+    room = min(max_length_of(text_config(model.config), 0) or ROOM, MOST_SLOTS)
     with torch.no_grad(), promoted() if dtype == "float64" else nullcontext():
-        return abilities(source, model, room, kind)
+        return probe(source, model, room, kind)
 
 
 def _kinds(source: Source, able: Abilities, config: Settings) -> tuple[str, ...]:
-    """The kinds of cache to draw from. Raises UsageError if the one asked for cannot be had, and
-    InvalidSubject if the model hands back none, whatever it is given."""
+    """Returns the kinds of cache to draw from. Raises UsageError if the model does not take the one
+    asked for, and InvalidSubject if it hands back none, whatever it is given."""
     if "cache" in config and not able.kinds:
         raise UsageError(f"{source.name} cannot have the cache {able.problems[0]}")
     if not able.kinds and all(NoCache.__name__ in problem for problem in able.problems):
         raise InvalidSubject(f"{source.name} keeps no cache: {able.problems[0]}")
-    return able.kinds or ("own",)  # whatever is wrong with all of them is for the cases to show
+    return able.kinds or ("own",)  # if all of them raise, let the cases show how
 
 
-def _attentions(source: Source, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The attentions to draw from. Raises UsageError if the one asked for is not among them."""
-    has_sdpa = getattr(source.model_class, "_supports_sdpa", False)
-    offered = ATTENTIONS if has_sdpa else ATTENTIONS[:1]
+def _attentions(source: Source, config: Settings) -> tuple[str, ...]:
+    """Returns the attentions to draw from. Raises UsageError if the one asked for is not among
+    them."""
+    offered = ATTENTIONS if supports_sdpa(source.model_class) else ATTENTIONS[:1]
     if "attn" not in config:
         return offered
     asked = config["attn"]
     if asked not in offered:
         raise UsageError(
-            f"{source.name} has no attention {asked!r}{did_you_mean(str(asked), offered)}: "
-            f"choose from {', '.join(offered)}"
+            f"{source.name} has no attention {asked!r}{did_you_mean(str(asked), offered)}: choose "
+            f"from {', '.join(offered)}"
         )
     return (asked,)
 
 
 def _choices(
-    source: Source, attentions: tuple[str, ...], config: Mapping[str, Any]
+    source: Source, attentions: tuple[str, ...], config: Settings
 ) -> dict[str, tuple[Any, ...]]:
-    """What a strategy may draw of attentions and fields, which is what the user has not set."""
+    """Returns the attentions and fields that a strategy may draw: those that the user has not
+    set."""
     choices: dict[str, tuple[Any, ...]] = {"attn": attentions}
     if source.checkpoint is None:
         known = fields_of(source.config_class)

@@ -1,4 +1,4 @@
-"""Greedy and beam search by the library's own `generate`, with its cache and without."""
+"""Runs the library's own `generate`, greedy or beam search, with its cache or without."""
 
 from __future__ import annotations
 
@@ -7,50 +7,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfuzz.subjects.transformers.caches import GENERATED
-from kvfuzz.subjects.transformers.call import Call, encoder_output
+from kvfuzz.subjects.transformers.cache_kinds import GENERATED
+from kvfuzz.subjects.transformers.call import Forward, encoder_argument
 
 
-def generated(
+def generate(
     model: Any,
-    call: Call,
+    forward: Forward,
     tokens: Tensor,
     encoded: Tensor | None,
     length: int,
     beams: int,
     kind: str | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The `length` tokens [batch, length] that `model` continues `tokens` [batch, n] with, and the
-    logits [batch, length, vocab] that they were chosen by, None in releases that do not tell.
+    """Returns the `length` tokens [batch, length] by which `model` continues `tokens` [batch, n],
+    and the logits [batch, length, vocab] that chose them, None in releases that do not return them.
 
-    `kind` is the cache that it uses, None for none at all. Of several `beams` it is the best one
-    of each row, and its logits are those of the beam that each token came from. Raises
-    NotImplementedError for a kind of cache that cannot be asked for.
+    `kind` is the cache to use, None for none. With several `beams` these are the tokens of each
+    row's best beam, and each token's logits are those of the beam that it came from. Raises
+    NotImplementedError for a kind of cache that `generate` cannot be asked for.
     """
     if kind == "quantised":
         raise NotImplementedError("generate chooses a quantised cache's backend by itself")
-    asked = _asked(model, tokens, length, beams, kind)
-    prompt: dict[str, Any] = {call.tokens: tokens, **encoder_output(encoded)}
+    arguments = _arguments(model, tokens, length, beams, kind)
+    prompt: dict[str, Any] = {forward.tokens: tokens, **encoder_argument(encoded)}
     if encoded is None:
         prompt["attention_mask"] = torch.ones_like(tokens)
     else:
-        # Some releases put this before rows that do not begin with it.
+        # Some releases prepend this token to rows that do not begin with it.
         others = set(range(len(tokens) + 1)) - set(tokens[:, 0].tolist())
         prompt["decoder_start_token_id"] = min(others)
     with torch.no_grad():
-        output = model.generate(**prompt, **asked)
+        output = model.generate(**prompt, **arguments)
     found = output.sequences[:, -length:]
-    raw = output.get("logits") if "output_logits" in asked else None
+    raw = output.get("logits") if "output_logits" in arguments else None
     if raw is None:
         return found, None
-    # Some releases hand out the logits with the end-of-sequence token ruled out in them.
+    # Some releases return logits in which the end-of-sequence token is already -inf.
     logits = torch.stack(raw, 1)
-    return found, _of_rows(logits.masked_fill(logits.isinf(), 0), output, tokens.shape[0])
+    return found, _follow_beams(logits.masked_fill(logits.isinf(), 0), output, tokens.shape[0])
 
 
-def _asked(model: Any, tokens: Tensor, length: int, beams: int, kind: str | None) -> dict[str, Any]:
-    """The arguments of `generate` beside the prompt."""
-    asked: dict[str, Any] = {
+def _arguments(
+    model: Any, tokens: Tensor, length: int, beams: int, kind: str | None
+) -> dict[str, Any]:
+    """The arguments of `generate` other than the prompt."""
+    arguments: dict[str, Any] = {
         "max_new_tokens": length,
         "min_length": tokens.shape[1] + length,  # no row ends early
         "do_sample": False,
@@ -61,14 +63,15 @@ def _asked(model: Any, tokens: Tensor, length: int, beams: int, kind: str | None
         "output_scores": True,
     }
     if hasattr(getattr(model, "generation_config", None), "output_logits"):
-        asked["output_logits"] = True
+        arguments["output_logits"] = True
     if kind is not None and kind in GENERATED:
-        asked["cache_implementation"] = GENERATED[kind]
-    return asked
+        arguments["cache_implementation"] = GENERATED[kind]
+    return arguments
 
 
-def _of_rows(logits: Tensor, output: Any, rows: int) -> Tensor:
-    """Of `logits` [rows x beams, length, vocab], those of the beams that the tokens came from."""
+def _follow_beams(logits: Tensor, output: Any, rows: int) -> Tensor:
+    """Picks from `logits` [rows x beams, length, vocab] those of the beams that the tokens came
+    from."""
     beams = output.get("beam_indices")
     if beams is None:
         return logits[:rows] if logits.shape[0] == rows else logits

@@ -1,4 +1,4 @@
-"""What padding means to a transformers model: read off what it looks up, not off its logits."""
+"""Finds out how a transformers model treats padding: from its table lookups, not its logits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kvfuzz.subjects.transformers.call import Call
+from kvfuzz.subjects.transformers.call import Forward
 
 _ROWS, _LENGTH, _PADS = 2, 6, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Whether a model can have padding at all (`offered`), and tells positions by the mask
-    (`from_mask`) so that they need not be given. `leading` tells that only padding before all text
-    is free: the model counts the slots between two tokens, whatever they hold. `window` is the
-    narrowest of its windows, which count slots too."""
+    """How a model treats padding.
+
+    `offered`: it can have padding. `from_mask`: it computes positions from the mask, so they need
+    not be given. `leading`: only padding before all text is free, because the model counts the
+    slots between two tokens, whatever they hold. `window` is the narrowest of its windows, which
+    count slots too.
+    """
 
     offered: bool
     from_mask: bool = False
@@ -30,7 +33,8 @@ class Padding:
     window: int | None = None
 
     def refuse(self, mask: Tensor) -> None:
-        """Raise NotImplementedError if the model cannot have what `mask` [batch, slots] says."""
+        """Raises NotImplementedError if the model cannot have the padding of `mask` [batch,
+        slots]."""
         before, after = mask.cumsum(-1) > 0, mask.flip(-1).cumsum(-1).flip(-1) > 0
         if not bool((before & ~mask & after).any()):
             return
@@ -42,46 +46,49 @@ class Padding:
             raise NotImplementedError("a window of this model counts the padding inside it")
 
 
-def padding_of(model: Any, call: Call, encoded: Tensor | None, window: int | None) -> Padding:
-    """What padding means to `model`; `encoded` is what its decoder is given of its encoder."""
-    if call.mask is None:
+def find_padding(
+    model: Any, forward: Forward, encoded: Tensor | None, window: int | None
+) -> Padding:
+    """Finds out how `model` treats padding; `encoded` is the output of its encoder, if it has
+    one."""
+    if forward.mask is None:
         return Padding(offered=False)
-    plain, padded = (_watched(model, call, encoded, pads) for pads in (0, _PADS))
+    plain, padded = (_watch(model, forward, encoded, pads) for pads in (0, _PADS))
     logits = [one.logits for one in (plain, padded) if one.logits is not None]
     if len(logits) == 2 and torch.equal(*logits):
-        return Padding(offered=False)  # taken, and used for nothing
-    by_mask = not plain.same(padded) or _slopes_by_mask(model)
-    if call.positions is not None:
-        return Padding(True, by_mask, _by_distance(model), window)
-    if (plain.places or plain.said) and not by_mask:
+        return Padding(offered=False)  # the mask is taken, and ignored
+    by_mask = not plain.same(padded) or _biases_from_mask(model)
+    if forward.positions is not None:
+        return Padding(True, by_mask, _is_relative(model), window)
+    if (plain.position_indices or plain.positional) and not by_mask:
         return Padding(offered=False)  # the first slot is position 0, padding or not
-    return Padding(True, True, not (by_mask or call.recurrent), window)
+    return Padding(True, True, not (by_mask or forward.recurrent), window)
 
 
 @dataclass
-class _Watched:
-    """A pass: the `indices` that it looked up in tables, what its modules for positions `said`, and
-    its logits."""
+class _WatchedPass:
+    """A pass over a model: the `indices` that it looked up in tables, the `positional` outputs of
+    its modules for positions, and its logits."""
 
     indices: list[Tensor]
-    said: list[Tensor]
+    positional: list[Tensor]
     logits: Tensor | None = None
 
     @property
-    def places(self) -> list[int]:
-        """Which of the indices count up, as positions do."""
+    def position_indices(self) -> list[int]:
+        """The places in `indices` of those that count up, as positions do."""
         return [at for at, index in enumerate(self.indices) if _counts_up(index)]
 
-    def same(self, other: _Watched) -> bool:
-        """Whether the tokens of another pass stood where those of this one did."""
-        pairs = list(zip(self.said, other.said, strict=False))
+    def same(self, other: _WatchedPass) -> bool:
+        """Whether the tokens of another pass had the same positions as those of this one."""
+        pairs = list(zip(self.positional, other.positional, strict=False))
         if len(self.indices) == len(other.indices):
-            pairs += [(self.indices[at], other.indices[at]) for at in self.places]
+            pairs += [(self.indices[at], other.indices[at]) for at in self.position_indices]
         return all(torch.equal(one, two) for one, two in pairs)
 
 
 class _Lookups(TorchFunctionMode):
-    """Notes the indices of whatever is looked up in a table."""
+    """Records the indices of every table lookup."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,30 +107,30 @@ class _Lookups(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _watched(model: Any, call: Call, encoded: Tensor | None, pads: int) -> _Watched:
-    """A pass over rows of which the first has `pads` leading padding; nothing if it raises, which
-    the cases will show."""
+def _watch(model: Any, forward: Forward, encoded: Tensor | None, pads: int) -> _WatchedPass:
+    """Runs rows of which the first begins with `pads` padding. Returns nothing if that raises: the
+    cases will show it."""
     tokens = torch.ones(_ROWS, _LENGTH, dtype=torch.int64, device=model.device)
     mask = torch.ones_like(tokens)
     mask[0, :pads] = 0
-    lookups, said = _Lookups(), list[Tensor]()
+    lookups, positional = _Lookups(), list[Tensor]()
 
     def note(_module: Any, _given: Any, out: Any) -> None:
         if isinstance(out, Tensor):
-            said.append(out.detach().clone())
+            positional.append(out.detach().clone())
 
     named = [m for m in model.modules() if "position" in type(m).__name__.lower()]
     hooks = [module.register_forward_hook(note) for module in named]
-    assert call.mask is not None
+    assert forward.mask is not None
     try:
         with torch.no_grad(), lookups:
-            logits = call.uncached(model, tokens, encoded, **{call.mask: mask})
+            logits = forward.uncached(model, tokens, encoded, **{forward.mask: mask})
     except Exception:
-        return _Watched([], [])
+        return _WatchedPass([], [])
     finally:
         for hook in hooks:
             hook.remove()
-    return _Watched(lookups.indices, said, logits)
+    return _WatchedPass(lookups.indices, positional, logits)
 
 
 def _counts_up(index: Tensor) -> bool:
@@ -133,9 +140,9 @@ def _counts_up(index: Tensor) -> bool:
     return bool((index.reshape(-1, _LENGTH).long().diff(dim=-1) == 1).all())
 
 
-def _slopes_by_mask(model: Any) -> bool:
-    """Whether the model's biases by distance are made from the mask, as a function that takes one
-    tells, in its file or of one of its modules."""
+def _biases_from_mask(model: Any) -> bool:
+    """Whether the model makes its ALiBi biases from the mask: a function for them, in its file or
+    in one of its modules, takes one."""
     if getattr(model.config, "alibi", True) is False:
         return False
     places = [vars(inspect.getmodule(type(model))), *(vars(type(m)) for m in model.modules())]
@@ -147,7 +154,7 @@ def _slopes_by_mask(model: Any) -> bool:
     )
 
 
-def _by_distance(model: Any) -> bool:
-    """Whether a model that takes positions adds something by the distance of two slots."""
+def _is_relative(model: Any) -> bool:
+    """Whether a model that takes positions also adds a bias by the distance of two slots."""
     kind = getattr(model.config, "position_embedding_type", None)
     return isinstance(kind, str) and kind.startswith("relative")

@@ -1,6 +1,7 @@
-"""What a transformers model can do, found by trying: which caches it takes, and what these offer.
+"""Finds out by trying what a transformers model can do: the caches it takes, and what they offer.
 
-Nothing is left out because its numbers are wrong: only what raises, or what there is not.
+A thing is left out if the release has no such thing or if it raises, never because its numbers are
+wrong.
 """
 
 from __future__ import annotations
@@ -12,78 +13,79 @@ from typing import Any
 
 import torch
 
-from kvfuzz.subjects.transformers import tf_operations as operations
+from kvfuzz.subjects.transformers import caches
 from kvfuzz.subjects.transformers.build import text_config
-from kvfuzz.subjects.transformers.caches import (
+from kvfuzz.subjects.transformers.cache_kinds import (
     CLASSES,
     PREALLOCATED,
-    built_own,
-    made,
-    names_of,
-    own_class,
+    build_cache,
+    build_own,
+    find_own_class,
+    kinds_of,
 )
-from kvfuzz.subjects.transformers.call import Call, NoCache, call_of
-from kvfuzz.subjects.transformers.padding import Padding, padding_of
-from kvfuzz.subjects.transformers.source import Source, told
-from kvfuzz.subjects.transformers.tf_encoder import blank
-from kvfuzz.subjects.transformers.tf_held import Held, inner, pairs
+from kvfuzz.subjects.transformers.caches import CacheState
+from kvfuzz.subjects.transformers.call import Forward, NoCache, blank_encoding, forward_of
+from kvfuzz.subjects.transformers.padding import Padding, find_padding
+from kvfuzz.subjects.transformers.source import Source, describe
 
 ROOM = 64
-"""The slots of a preallocated cache of a model that takes any number of them."""
+"""The slots of a preallocated cache, for a model that takes any number of them."""
 
 _ROWS, _SHORT, _LONG = 2, 2, 8
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """How a model is called, the `kinds` of cache that it takes, what any of them `offers`, what
-    padding means to it, and the class of its own cache where it has to be given one."""
+    """What a model can do: how its `forward` is called, the `kinds` of cache that it takes, what
+    any of them `offers`, how it treats padding, and the class of its `own` cache where it has to be
+    given one. `problems` says why the other kinds are left out."""
 
-    call: Call
+    forward: Forward
     kinds: tuple[str, ...]
     offers: frozenset[str]
     padding: Padding
     own: Any
     problems: tuple[str, ...]
 
-    def new(self, source: Source, model: Any, kind: str, rows: int, room: int) -> Held:
-        """An empty cache of `kind`. Raises whatever the library raises."""
+    def new_cache(self, source: Source, model: Any, kind: str, rows: int, room: int) -> CacheState:
+        """Returns an empty cache of `kind`. Raises whatever the library raises."""
         if kind == "own" and self.own is not None:
-            return Held(built_own(self.own, model, rows), rows)
-        own = made(source, kind, model, rows, room)
-        return Held(own, rows, room=room if kind in PREALLOCATED else None)
+            return CacheState(build_own(self.own, model, rows), rows)
+        own = build_cache(source, kind, model, rows, room)
+        return CacheState(own, rows, room=room if kind in PREALLOCATED else None)
 
 
-def abilities(source: Source, model: Any, room: int, kind: str | None) -> Abilities:
-    """What `model` can do, of all kinds of cache or of the one that was asked for."""
-    call = call_of(model)
-    bare = Abilities(call, (), frozenset(), Padding(False), None, ())
-    own, held, problems = None, {}, []
-    for name in names_of(source) if kind is None else (kind,):
+def probe(source: Source, model: Any, room: int, kind: str | None) -> Abilities:
+    """Finds out what `model` can do, with every kind of cache or with the `kind` asked for."""
+    forward = forward_of(model)
+    bare = Abilities(forward, (), frozenset(), Padding(False), None, ())
+    own, tried, problems = None, {}, []
+    for name in kinds_of(source) if kind is None else (kind,):
         try:
-            held[name] = _tried(source, model, bare, name, room)
+            tried[name] = _try_kind(source, model, bare, name, room)
         except NoCache:
-            own = own_class(model)
+            own = find_own_class(model)
             try:
-                held[name] = _tried(source, model, replace(bare, own=own), name, room)
+                tried[name] = _try_kind(source, model, replace(bare, own=own), name, room)
             except Exception as error:
-                problems.append(f"{name}: {told(error)}")
+                problems.append(f"{name}: {describe(error)}")
         except Exception as error:
-            problems.append(f"{name}: {told(error)}")
-    short, _ = next(iter(held.values()), (None, None))
-    call = replace(call, recurrent=short is not None and _has_no_keys(short))
+            problems.append(f"{name}: {describe(error)}")
+    short, _ = next(iter(tried.values()), (None, None))
+    forward = replace(forward, recurrent=short is not None and _has_no_keys(short))
+    window = _narrowest_window(model, short)
     return Abilities(
-        call,
-        tuple(held),
-        frozenset(word for pair in held.values() for word in _offers(model, *pair)),
-        padding_of(model, call, blank(model, 2), _narrowest(model, short)),
+        forward,
+        tuple(tried),
+        frozenset(word for pair in tried.values() for word in _offers(model, *pair)),
+        find_padding(model, forward, blank_encoding(model, 2), window),
         own,
         tuple(problems),
     )
 
 
-def merged(one: Abilities, other: Abilities) -> Abilities:
-    """What a model can do if either of two of its settings is drawn."""
+def merge(one: Abilities, other: Abilities) -> Abilities:
+    """Returns what a model can do if a case may draw the settings of `one` or of `other`."""
     kinds = {*one.kinds, *other.kinds}
     windows = [able.padding.window for able in (one, other) if able.padding.window is not None]
     return replace(
@@ -94,34 +96,38 @@ def merged(one: Abilities, other: Abilities) -> Abilities:
     )
 
 
-def _tried(source: Source, model: Any, able: Abilities, kind: str, room: int) -> tuple[Held, Held]:
-    """Caches of `kind` after a short prompt, and after a long one and a token more. Raises whatever
-    is raised on the way."""
+def _try_kind(
+    source: Source, model: Any, able: Abilities, kind: str, room: int
+) -> tuple[CacheState, CacheState]:
+    """Returns a cache of `kind` after a short prompt, and one after a long prompt and a token more.
+    Raises whatever is raised on the way."""
     found = []
     for sizes in ((_SHORT,), (_LONG, 1)):
-        held = replace(able.new(source, model, kind, _ROWS, room), encoded=blank(model, _ROWS))
+        state = able.new_cache(source, model, kind, _ROWS, room)
+        state = replace(state, encoded=blank_encoding(model, _ROWS))
         for size in sizes:
             tokens = torch.ones(_ROWS, size, dtype=torch.int64, device=model.device)
-            _, held = able.call.cached(model, tokens, held, place=places(kind, able.own))
-        found.append(held)
+            give_slots = needs_slots(kind, able.own)
+            _, state = able.forward.cached(model, tokens, state, give_slots=give_slots)
+        found.append(state)
     return found[0], found[1]
 
 
-def places(kind: str, own: Any) -> bool:
-    """Whether a model is told which slots its tokens take: where `generate` always does, because
-    the cache alone may not know."""
+def needs_slots(kind: str, own: Any) -> bool:
+    """Whether a model is given the slots that its tokens take: where `generate` always gives them,
+    because the cache alone may not know."""
     return kind in PREALLOCATED or (kind == "own" and own is not None)
 
 
-def _offers(model: Any, short: Held, long: Held) -> Iterator[str]:
-    """The optional methods that this kind of cache has, going by one that holds little."""
+def _offers(model: Any, short: CacheState, long: CacheState) -> Iterator[str]:
+    """Yields the optional methods that this kind of cache has, tried on one that holds little."""
     yield "copy"
     rows = torch.arange(_ROWS, device=model.device)
-    trials: dict[str, Callable[[Held], object]] = {
-        "crop": lambda held: operations.crop(held, 1),
-        "reorder": lambda held: operations.reorder(model, held, rows),
-        "reset": operations.reset,
-        "save": operations.save,
+    trials: dict[str, Callable[[CacheState], object]] = {
+        "crop": lambda state: caches.crop(state, 1),
+        "reorder": lambda state: caches.reorder(model, state, rows),
+        "reset": caches.reset,
+        "save": caches.save,
     }
     for word, trial in trials.items():
         try:
@@ -130,37 +136,37 @@ def _offers(model: Any, short: Held, long: Held) -> Iterator[str]:
             continue
         except Exception as error:
             if "not support" in str(error):
-                continue  # that is the library's way of refusing
+                continue  # the library's own way of refusing
         yield word
-    if any(pair is not None for pair in operations.view(short)):
+    if any(pair is not None for pair in caches.view(short)):
         yield "view"
-    if operations.unused(long) and _counts_apart(short):
+    if caches.unused(long) and _knows_its_length(short):
         yield "unused"
 
 
-def _counts_apart(held: Held) -> bool:
-    """Whether a cache knows its length otherwise than by what its unused slots hold."""
-    cache = inner(held.own)
+def _knows_its_length(state: CacheState) -> bool:
+    """Whether a cache knows its length without looking for zeros in its unused slots."""
+    cache = caches.self_attention_of(state.own)
     before = cache.get_seq_length()
     if before is None:
         return False
     before = int(before)
-    for tensor in operations.unused(held):
+    for tensor in caches.unused(state):
         tensor.fill_(1)
     return int(cache.get_seq_length()) == before
 
 
-def _has_no_keys(held: Held) -> bool:
+def _has_no_keys(state: CacheState) -> bool:
     """Whether a cache that the library made holds states alone, and no keys."""
-    stored = list(pairs(held.own))
-    return not isinstance(held.own, tuple | list) and not any(stored)
+    pairs = list(caches.key_value_pairs(state.own))
+    return not isinstance(state.own, tuple | list) and not any(pairs)
 
 
-def _narrowest(model: Any, held: Held | None) -> int | None:
-    """The narrowest window of the layers of `model`, None if all see everything."""
+def _narrowest_window(model: Any, state: CacheState | None) -> int | None:
+    """Returns the narrowest window of the layers of `model`, None if all see everything."""
     config = text_config(model.config)
     layers = config.num_hidden_layers
-    found = operations.windows(held.own if held else None, config, layers)
+    found = caches.windows(state.own if state else None, config, layers)
     narrow = [window + 1 for window in found if window is not None]
     if "local" in (getattr(config, "attention_layers", None) or ()):
         narrow.append(config.window_size)

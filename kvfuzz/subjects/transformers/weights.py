@@ -1,4 +1,4 @@
-"""Weights drawn by a seed into one module, so that a new seed does not need a new module."""
+"""Draws weights by a seed into one module, so that a new seed does not need a new module."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Noise on gains and biases: with gains of one and biases of nought a skipped one is not seen.
-_VECTOR_SPREAD = 0.2
-# Where the scale of the matrices is drawn from. Smaller makes attention uniform, larger makes it
-# one-hot: both hide faults, and the second also amplifies rounding.
-_LEAST_GAIN, _MOST_GAIN = 0.7, 1.4
+# Noise on gains and biases: gains of one and biases of zero would hide a skipped one.
+VECTOR_SPREAD = 0.2
+# The range of the scale of the matrices. Smaller makes attention uniform, larger makes it one-hot:
+# both hide faults, and the second also amplifies rounding.
+LEAST_GAIN, MOST_GAIN = 0.7, 1.4
 
 
-class Drawn:
-    """A module, and the seed whose weights it holds at the moment (None: those it came with)."""
+class SeededModule:
+    """A module, and the seed whose weights it holds now (None: those it was built with)."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module.requires_grad_(False).eval()
         self.windows: dict[str, list[int | None]] = {}
-        """The windows of the layers of each kind of cache that was asked for them."""
+        """The windows of the layers, by kind of cache, as far as they were asked for."""
         self._seed: int | None = None
         # A tied weight is one parameter here, and stays tied because it is filled in place.
         self._parameters = [p for p in module.parameters() if p.is_floating_point()]
@@ -30,22 +30,21 @@ class Drawn:
         for parameter in self._parameters:
             flat = parameter.detach().to("cpu", torch.float64).flatten()
             is_matrix = parameter.dim() > 1
-            deviation = 1 / math.sqrt(fans[parameter]) if is_matrix else _VECTOR_SPREAD
+            deviation = 1 / math.sqrt(fans[parameter]) if is_matrix else VECTOR_SPREAD
             initial.append(torch.zeros_like(flat) if is_matrix else flat)
             matrix.append(torch.full_like(flat, deviation if is_matrix else 0))
             vector.append(torch.full_like(flat, 0 if is_matrix else deviation))
         self._initial, self._matrix, self._vector = map(torch.cat, (initial, matrix, vector))
 
-    def at(self, seed: int | None) -> nn.Module:
-        """The module with the weights of `seed`, or as it came if that is None.
+    def with_seed(self, seed: int | None) -> nn.Module:
+        """Returns the module with the weights of `seed`, or as it was built if that is None.
 
-        The values are drawn on the CPU in float64, so that one seed means the same weights on
-        every device, and the same but for rounding in every dtype. The global generators of
-        random numbers are not touched.
+        The values are drawn on the CPU in float64: one seed means the same weights on every
+        device, and in every dtype up to rounding. Global random generators are not touched.
         """
         if seed != self._seed:
             if seed is None:
-                raise ValueError("weights that were overwritten cannot be had back")
+                raise ValueError("the original weights were overwritten")
             self._fill(seed)
             self._seed = seed
         return self._module
@@ -54,7 +53,7 @@ class Drawn:
     def _fill(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         place = torch.rand((), generator=generator, dtype=torch.float64).item()
-        gain = _LEAST_GAIN + (_MOST_GAIN - _LEAST_GAIN) * place
+        gain = LEAST_GAIN + (MOST_GAIN - LEAST_GAIN) * place
         noise = torch.randn(len(self._initial), generator=generator, dtype=torch.float64)
         flat = torch.addcmul(self._initial, noise, self._vector + gain * self._matrix)
         pieces = torch.split(flat, [parameter.numel() for parameter in self._parameters])
@@ -63,7 +62,7 @@ class Drawn:
 
 
 def _fans(module: nn.Module) -> dict[Tensor, int]:
-    """The number of inputs that each matrix of `module` sums over."""
+    """Returns the number of inputs that each matrix of `module` sums over."""
     fans: dict[Tensor, int] = {}
     for owner in module.modules():
         for parameter in owner.parameters(recurse=False):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.transformers import factory as adapter
-from kvfuzz.subjects.transformers.source import source_of
+from kvfuzz.subjects.transformers.source import find_source
 from tests.quality.injected.copies import Copy
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -42,7 +42,7 @@ class _Auto:
 
 def factory_of(copy: Copy, model: str, attn: str, cache: str) -> Factory:
     """The factory of subjects that run the copied code and one kind of its caches, in float64."""
-    source = source_of(model)
+    source = find_source(model)
     model_class = getattr(copy.model, source.model_class.__name__)
     own = replace(
         source,
@@ -52,5 +52,5 @@ def factory_of(copy: Copy, model: str, attn: str, cache: str) -> Factory:
         model_class=model_class,
     )
     settings = {**SETTINGS.get(model, {}), "attn": attn, "cache": cache}
-    with patch.object(adapter, "source_of", lambda *_, **__: own):
+    with patch.object(adapter, "find_source", lambda *_, **__: own):
         return adapter.factory(model, Options(dtype="float64", config=settings))
