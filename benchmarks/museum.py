@@ -154,7 +154,7 @@ def shown(
     def hunt(release: str, which: str) -> dict[str, Any]:
         words = ["fuzz", bug["subject"], "--config", desk / "config.json", "--seed", seed]
         words += ["--examples", examples, "--folder", desk / which]
-        words += ["--expect", desk / "expect.json"] if expected else []
+        words += ["--expected", desk / "expect.json"] if expected else []
         return kvfuzz(words, place(release, folder), desk / f"{which}.json")
 
     first = hunt(bug["buggy"], "buggy")

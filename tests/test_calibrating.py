@@ -13,7 +13,7 @@ from kvfuzz.case.files import write_json
 from kvfuzz.cli.main import main
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
 from kvfuzz.oracle.reference import reference
-from kvfuzz.search.calibrate import calibrate, default_path, in_force
+from kvfuzz.search.calibrate import calibrate, default_path, with_calibration
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.calibration import Calibration, Lane, read
 from kvfuzz.subjects.loading import Options
@@ -162,15 +162,15 @@ def test_a_calibration_of_another_build_or_subject_is_not_used(tmp_path):
     elsewhere = replace(found, environment={**found.environment, "torch": "1.0"})
     kept = default_path(tmp_path, "zoo:rope")
     write_json(kept, elsewhere.to_json())
-    options, unfit = in_force("zoo:rope", Options(), tmp_path, None)
+    options, unfit = with_calibration(Options(), "zoo:rope", tmp_path, None)
     assert options.calibration is None
     assert "is not used: it was made with torch 1.0, this is" in unfit
     with pytest.raises(UsageError, match="does not fit: it was made with torch 1.0"):
-        in_force("zoo:rope", Options(), tmp_path, kept)
+        with_calibration(Options(), "zoo:rope", tmp_path, kept)
     write_json(kept, found.to_json())
     with pytest.raises(UsageError, match="it is one of zoo:rope, not of zoo"):
-        in_force("zoo", Options(), tmp_path, kept)
-    assert in_force("zoo:rope", Options(), tmp_path, None)[0].calibration == replace(
+        with_calibration(Options(), "zoo", tmp_path, kept)
+    assert with_calibration(Options(), "zoo:rope", tmp_path, None)[0].calibration == replace(
         found, path=str(kept)
     )
 
@@ -212,10 +212,10 @@ def test_a_calibration_with_other_settings_does_not_fit(tmp_path):
     found = calibrate("zoo:rope", examples=10, seed=0, options=Options(config={"layers": 1}))
     kept = default_path(tmp_path, "zoo:rope")
     write_json(kept, found.to_json())
-    options, unfit = in_force("zoo:rope", Options(), tmp_path, None)
+    options, unfit = with_calibration(Options(), "zoo:rope", tmp_path, None)
     assert options.calibration is None
     assert "it was made with the settings {'layers': 1}, these are {}" in unfit
-    assert in_force("zoo:rope", Options(config={"layers": 1}), tmp_path, None)[1] is None
+    assert with_calibration(Options(config={"layers": 1}), "zoo:rope", tmp_path, None)[1] is None
 
 
 def test_few_cases_grant_no_leeway():

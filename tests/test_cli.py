@@ -74,11 +74,11 @@ def test_replay_of_an_empty_directory_is_inconclusive(run):
         (["fuzz", "tests.subjects.broken:x"], "ZeroDivisionError: at import"),
         (["fuzz", "zoo", "--examples", "0"], "--examples"),
         (["fuzz", "zoo", "--examples", "many"], "'many' is not a valid integer"),
-        (["fuzz", "zoo", "--time", "0"], "--time"),
+        (["fuzz", "zoo", "--seconds", "0"], "--seconds"),
         (["fuzz", "zoo", "--shard", "3/2"], "'3/2' is not K/N"),
         (["fuzz", "zoo", "--shard", "x"], "'x' is not K/N"),
         (["fuzz", "zoo", "-n", "0"], "'0' is not a positive number or auto"),
-        (["fuzz", "zoo", "--length", "65"], "rows of 65 tokens are longer"),
+        (["fuzz", "zoo", "--max-length", "65"], "rows of 65 tokens are longer"),
         (["fuzz", "zoo", "--dtype", "float8"], "float8"),
         (["fuzz", "zoo", "--device", "nosuch"], "device 'nosuch' is not available"),
         (["fuzz", "zoo", "--config", "nosuch.json"], "cannot read --config nosuch.json"),
@@ -223,7 +223,7 @@ def test_a_broken_command_of_another_package_leaves_the_others(run, broken_packa
     lines = err.splitlines()
     assert len(lines) == 2
     assert "kvfuzz: the command 'broken' (nosuchmodule:command) does not load" in lines[0]
-    assert "kvfuzz: the command 'number' (math:pi) is no click command: a float" in lines[1]
+    assert "kvfuzz: the command 'number' (math:pi) is not a click command but a float" in lines[1]
     assert run("fuzz", "zoo:rope", "--examples", 20)[::2] == (0, "")
 
 
@@ -360,6 +360,50 @@ def test_the_library_can_be_listed_and_one_fault_shown(run):
     assert code == 0
     assert "def drops_the_newest(real)" in out
     assert "kvfuzz fuzz mutant:append.drops_the_newest" in out
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        ("--time", "1e9", "--length", "2", "--expect", "known.json"),
+        ("--seconds", "1e9", "--max-length", "2", "--expected", "known.json"),
+    ],
+)
+def test_an_option_is_known_by_its_former_name_too(run, former):
+    """On the command line; `--help` shows the present one alone."""
+    Path("known.json").write_text("[]")
+    found = run("fuzz", "zoo:rope", "--examples", 4, "--seed", 1, *former, "--json", "a.json")
+    assert found[0] == 0
+    case = ["fuzz", "zoo:rope", "--examples", 4, "--seed", 1, "--max-length", 2, "--json", "b.json"]
+    assert run(*case)[0] == 0
+    first, again = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
+    assert first["rows"] == again["rows"] > 0
+    for command in ("fuzz", "score"):
+        text = run(command, "--help")[1]
+        assert "--seconds" in text
+        assert "--expected" in text
+        assert not re.search(r"--(time|length|expect)\b", text)
+
+
+def test_a_setting_is_known_by_its_former_name_too(run):
+    """In pyproject.toml; the present name wins where both are given."""
+    Path("pyproject.toml").write_text(
+        "[tool.kvfuzz]\ntime = 1e9\nexamples = 4\n[tool.kvfuzz.fuzz]\nlength = 99\nmax_length = 2\n"
+    )
+    assert run("fuzz", "zoo:rope", "--seed", 1, "--json", "a.json")[0] == 0
+    Path("pyproject.toml").write_text("[tool.kvfuzz]\nlength = 'x'\n")
+    code, _, err = run("fuzz", "zoo")
+    assert (code, err) == (
+        2, "kvfuzz: setting 'max-length' in pyproject.toml: 'x' is not a valid integer range.\n"
+    )  # fmt: skip
+
+
+def test_no_arguments_print_the_help(run):
+    """As help, line by line, with the exit code of bad usage, as ruff and uv do."""
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert err == run("--help")[1]
+    assert "\n  fuzz " in err
 
 
 def test_help_names_every_command_and_costs_no_torch():

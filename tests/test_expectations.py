@@ -57,8 +57,8 @@ def test_what_no_longer_diverges_is_warned_of():
     ("data", "message"),
     [
         ({}, "should hold a list, got dict"),
-        ([1], "entry 1 of --expect .* should be an object, got 1"),
-        ([{"subject": "zoo"}], "entry 1 of --expect .* has no reason"),
+        ([1], "entry 1 of --expected .* should be an object, got 1"),
+        ([{"subject": "zoo"}], "entry 1 of --expected .* has no reason"),
         ([{"reason": "so"}], "has no subject"),
         (
             [{"subject": "zoo", "reason": "so", "lwa": "x"}],
@@ -78,16 +78,23 @@ def test_a_file_that_is_wrong_is_told_in_one_line(data, message, tmp_path):
 
 
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):
-    """`--expect FILE`, and a file that is not there."""
+    """`--expected FILE`, and a file that is not there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "expected.json").write_text(
         json.dumps([{"subject": "mutant:*", "reason": "a fault on purpose", "length": 1}])
     )
-    known = ["fuzz", "mutant:position.one_behind", "--expect", "expected.json", "--examples", "30"]
+    known = [
+        "fuzz",
+        "mutant:position.one_behind",
+        "--expected",
+        "expected.json",
+        "--examples",
+        "30",
+    ]
     assert main(known) in (0, 3)
     assert "cases diverged as declared" in capsys.readouterr().out
-    assert main(["fuzz", "zoo", "--expect", "nowhere.json"]) == 2
-    assert "cannot read --expect nowhere.json" in capsys.readouterr().err
+    assert main(["fuzz", "zoo", "--expected", "nowhere.json"]) == 2
+    assert "cannot read --expected nowhere.json" in capsys.readouterr().err
 
 
 def test_what_is_excluded_of_transformers_is_shown_by_a_script():

@@ -1,6 +1,7 @@
 """The hunt: the same seed finds the same, whatever the number of workers; what fails is shrunk."""
 
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import hypothesis
@@ -13,7 +14,7 @@ from kvfuzz.case.schedule import Crop, Fork, Padded
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.report.text import hunt_text
-from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import _Driver
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, drawn_cases
@@ -75,9 +76,26 @@ def test_a_hunt_that_never_read_a_cache_is_inconclusive():
     hunt = fuzz(models.RaisesInBoth, examples=50, seed=0)
     assert (hunt.verdict, hunt.read) == ("inconclusive", 0)
     assert hunt.rows > 0
-    alone = fuzz(models.Summing, examples=20, longest=1, seed=0)
+    alone = fuzz(models.Summing, examples=20, max_length=1, seed=0)
     assert (alone.verdict, alone.reasons) == ("inconclusive", ())
     assert "no case called its cache twice" in hunt_text(alone)
+
+
+def test_a_keyword_is_known_by_its_former_name_too():
+    """With a warning; a keyword that never was is refused as by any function."""
+    with pytest.warns(DeprecationWarning, match="'longest' of kvfuzz.fuzz is now called 'max_len"):
+        hunt = fuzz(models.Summing, examples=20, longest=1, seed=0, locate=False)
+    with pytest.warns(DeprecationWarning, match="'locating' of kvfuzz.fuzz is now called 'locate'"):
+        again = fuzz(models.Summing, examples=20, max_length=1, seed=0, locating=False)
+    assert replace(hunt, seconds=0) == replace(again, seconds=0)
+    assert kvfuzz.state_machine(models.Summing, longest=3).space.max_length == 3
+    with pytest.raises(TypeError, match="exampels"):
+        fuzz(models.Summing, exampels=20)
+
+
+def test_the_keywords_of_a_hunt_are_its_settings():
+    """The two lists that type checkers and readers see do not come apart."""
+    assert list(FuzzKeywords.__annotations__) == [each.name for each in fields(FuzzSettings)]
 
 
 def test_a_subject_that_answers_differently_each_time_is_not_called_agreed():

@@ -24,7 +24,7 @@ def test_rows_are_different_and_in_range(case):
     """Rows of one batch differ, so that a crossed row shows; tokens fit the vocabulary."""
     assert len(set(case.tokens)) == case.batch
     assert all(0 <= token < SPACE.vocab_size for row in case.tokens for token in row)
-    assert case.length <= SPACE.longest
+    assert case.length <= SPACE.max_length
 
 
 @given(
@@ -116,7 +116,7 @@ def test_padding_is_given_positions_unless_they_follow_from_the_mask():
 
 def test_a_space_of_single_calls_is_drawn_all_the_same():
     """Balance is a wish, not a wall."""
-    assert len(drawn_cases(replace(SPACE, longest=1), 0, 20)) == 20
+    assert len(drawn_cases(replace(SPACE, max_length=1), 0, 20)) == 20
 
 
 def test_the_modules_that_are_loaded_do_not_change_what_is_drawn(tmp_path):
@@ -177,7 +177,7 @@ def test_a_longest_row_past_the_subjects_limit_is_refused():
 def test_a_subject_of_short_rows_is_drawn_short_rows():
     """max_length bounds what is drawn."""
     space = space_of(load("tests.subjects.models:ShortSighted"))
-    assert space.longest == 3
+    assert space.max_length == 3
 
 
 @settings(max_examples=20)

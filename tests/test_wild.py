@@ -88,7 +88,7 @@ def test_views_of_one_buffer_are_read_when_they_are_returned():
 def test_long_later_chunks_are_drawn(seed):
     """As long as the rows allow, and late in a row that is long."""
     assert fuzz(models.FailsOnLongChunks, seed=seed).verdict == "diverged"
-    assert fuzz(models.FailsInLateChunks, seed=seed, longest=60).verdict == "diverged"
+    assert fuzz(models.FailsInLateChunks, seed=seed, max_length=60).verdict == "diverged"
 
 
 def test_weights_from_the_global_generator_are_part_of_the_case(tmp_path):

@@ -1,12 +1,14 @@
-"""The command line: `kvfuzz audit | fuzz | replay | collect | locate | calibrate`, and more that
+"""The commands `kvfuzz audit | fuzz | replay | collect | locate | calibrate`, and those that other
 packages add.
 
-Exit codes: 0 agreed, 1 a divergence, 2 a usage error (one line), 3 inconclusive.
+Exit codes: 0 agreed, 1 diverged, 2 usage error (printed in one line), 3 inconclusive.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -15,36 +17,36 @@ import click
 
 from kvfuzz._version import __version__
 from kvfuzz.cli.options import (
-    ENDINGS,
+    Renamed,
     Shard,
-    calibrated,
+    SubjectOptions,
     calibration_option,
-    ended,
     examples_option,
+    expected_option,
     folder_option,
     json_option,
-    options_of,
     prepare_torch,
     progress_bar,
+    seconds_option,
     seed_option,
     subject_options,
-    time_option,
     workers_option,
 )
-from kvfuzz.cli.settings import default_map
-from kvfuzz.errors import UsageError, did_you_mean, one_line
+from kvfuzz.cli.settings import default_map, message_of
+from kvfuzz.errors import KvfuzzError, UsageError, did_you_mean, one_line
 
 EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
 
 
 class Commands(click.Group):
-    """A group that also offers the commands of the entry point group `kvfuzz.commands`."""
+    """A click group that also has the commands of the entry point group `kvfuzz.commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_offered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """None also for a command that does not load: it should not take the others with it."""
+        """Returns None for an unknown command, and for one that does not load: a broken package
+        must not disable the other commands."""
         try:
             return self._loaded(ctx, cmd_name)
         except UsageError:
@@ -69,7 +71,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def _loaded(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command, or None if there is none. Raises UsageError if it does not load."""
+        """Returns the command, None if it is unknown. Raises UsageError if it does not load."""
         command = super().get_command(ctx, name)
         if command is not None or name not in _offered():
             return command
@@ -82,7 +84,9 @@ class Commands(click.Group):
             ) from error
         if not isinstance(loaded, click.Command):
             kind = type(loaded).__name__
-            raise UsageError(f"the command {name!r} ({entry.value}) is no click command: a {kind}")
+            raise UsageError(
+                f"the command {name!r} ({entry.value}) is not a click command but a {kind}"
+            )
         return loaded
 
 
@@ -90,11 +94,10 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="kvfuzz")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Prove that a language model's KV cache is right.
+    """Check that a language model gives the same logits with its KV cache as without it.
 
-    A decoder fed through its cache must give the logits that it gives without one. A SUBJECT is
-    zoo, zoo:NAME, transformers:MODEL_TYPE, transformers:DIRECTORY, package.module:attribute or
-    path/to/file.py:attribute.
+    SUBJECT names the model: zoo, zoo:NAME, transformers:MODEL_TYPE, transformers:DIRECTORY,
+    package.module:attribute or path/to/file.py:attribute.
     """
     assert isinstance(ctx.command, click.Group)
     ctx.default_map = default_map(ctx.command, Path())
@@ -103,10 +106,10 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @json_option
 def audit(json_file: Path | None) -> int:
-    """Audit the registered decoder's trained checkpoint.
+    """Audit the trained checkpoint of the built-in decoder.
 
-    Every prefix of every pattern of its corpus, two deliberate failures, the cache's memory, and
-    generation with and without the cache.
+    Compares cached and uncached logits on every prefix of every pattern of its corpus, sabotages
+    the cache in two ways that must be caught, measures the cache's memory, and compares generation.
     """
     from rich.console import Console
 
@@ -126,26 +129,23 @@ def audit(json_file: Path | None) -> int:
 
 @cli.command()
 @click.argument("subject")
-@examples_option("default 200, or no limit with --time")
-@time_option
+@examples_option("default 200, or no limit with --seconds")
+@seconds_option
 @seed_option
-@click.option("--shard", type=Shard(), help="Hunt as shard K of N, with a seed of its own.")
+@click.option("--shard", type=Shard(), help="Run shard K of N, with a seed derived from --seed.")
 @workers_option
 @click.option(
-    "--length", type=click.IntRange(min=1), metavar="TOKENS",
-    help="Longest row to draw (default 20); go past a window that is longer.",
+    "--max-length", cls=Renamed, former="--length", type=click.IntRange(min=1), metavar="TOKENS",
+    help="Maximum tokens per row (default 20). To test a sliding window, exceed it.",
 )  # fmt: skip
 @click.option(
     "--law", "laws", multiple=True, metavar="LAW",
-    help="Hold cases to this companion law beside agreement (default: each in its turn).",
+    help="Also check this law (repeatable; default: rotate through all).",
 )  # fmt: skip
+@expected_option
 @click.option(
-    "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Divergences that are expected, with a reason each; they end no hunt.",
-)  # fmt: skip
-@click.option(
-    "--locate/--no-locate", "locating", default=True,
-    help="Say where what fails goes wrong: state, line and cause (default: yes).",
+    "--locate/--no-locate", default=True,
+    help="Locate a failure: state, source line and cause (default: yes).",
 )  # fmt: skip
 @subject_options
 @calibration_option
@@ -153,26 +153,17 @@ def audit(json_file: Path | None) -> int:
 @json_option
 def fuzz(
     subject: str,
-    examples: int | None,
-    seconds: float | None,
-    seed: int | None,
-    shard: tuple[int, int] | None,
-    workers: int,
-    length: int | None,
-    laws: tuple[str, ...],
-    expect_file: Path | None,
-    locating: bool,
-    device: str,
-    dtype: str | None,
-    attn: str | None,
-    config_file: Path | None,
+    subject_options: SubjectOptions,
     calibration_file: Path | None,
+    expected_file: Path | None,
     folder: Path,
     json_file: Path | None,
+    **settings: Any,
 ) -> int:
-    """Hunt for a case on which SUBJECT gives other logits with its cache than without.
+    """Search for a case on which SUBJECT gives different logits with its cache than without.
 
-    What fails is shrunk, printed and written as a counterexample that `kvfuzz replay` accepts.
+    Shrinks a failing case, locates it, prints it, and writes it to the folder as a counterexample
+    for `kvfuzz replay`.
     """
     from kvfuzz.case.files import check_writable, write_json
     from kvfuzz.oracle.laws import COMPANIONS
@@ -181,30 +172,22 @@ def fuzz(
     from kvfuzz.search.hunt import fuzz as hunt
     from kvfuzz.search.known_divergences import read_expectations
 
-    expected = read_expectations(expect_file) if expect_file else ()
+    settings["expected"] = read_expectations(expected_file) if expected_file else ()
+    settings["laws"] = settings["laws"] or COMPANIONS
     if json_file:
         check_writable(json_file)
     check_writable(folder / "counterexample.json")
     prepare_torch()
-    options = options_of(device, dtype, attn, config_file)
-    options = calibrated(options, subject, folder, calibration_file)
-    total = examples or (None if seconds else EXAMPLES)
+    options = subject_options.calibrated(subject, folder, calibration_file)
+    total = settings["examples"] or (None if settings["seconds"] else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
         found = hunt(
             subject,
-            examples=examples,
-            seed=seed,
-            seconds=seconds,
-            workers=workers,
-            shard=shard,
-            longest=length,
             options=options,
             folder=folder,
             database=folder / "examples",
-            laws=laws or COMPANIONS,
-            expected=expected,
-            locating=locating,
             progress=lambda done: update(done, total),
+            **settings,
         )
     click.echo(hunt_text(found))
     if json_file:
@@ -219,24 +202,20 @@ def fuzz(
 @subject_options
 @folder_option
 @click.option(
-    "--out", "out", type=click.Path(path_type=Path), metavar="FILE",
-    help="Where to write the calibration (default: where fuzz and score look in the folder).",
+    "--out", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the calibration to FILE (default: in the folder, where fuzz and score find it).",
 )  # fmt: skip
 def calibrate(
     subject: str,
     examples: int | None,
     seed: int | None,
-    device: str,
-    dtype: str | None,
-    attn: str | None,
-    config_file: Path | None,
+    subject_options: SubjectOptions,
     folder: Path,
     out: Path | None,
 ) -> int:
-    """Measure what clean cases of SUBJECT come to on this machine, and keep it.
+    """Measure the rounding noise of a correct model on this machine; fuzz and score then use it.
 
-    For a subject that is known to be right: refused if it diverges in float64. `kvfuzz fuzz` and
-    `kvfuzz score` use the file, and cite it.
+    Only for a SUBJECT that is known to be correct: refuses one that diverges in float64.
     """
     from kvfuzz.case.files import check_writable, write_json
     from kvfuzz.report.text import calibration_text
@@ -246,7 +225,7 @@ def calibrate(
     path = out or default_path(folder, subject)
     check_writable(path)
     prepare_torch()
-    options = options_of(device, dtype, attn, config_file)
+    options = subject_options.options()
     with progress_bar(f"calibrating {subject}", None) as update:
         found = measure(subject, examples=examples, seed=seed, options=options, progress=update)
     write_json(path, found.to_json())
@@ -256,16 +235,16 @@ def calibrate(
 
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--subject", help="Run the same programs on another subject.")
-@click.option("--device", help="Run on another device than the recorded one.")
+@click.option("--subject", help="Run the same cases on this subject.")
+@click.option("--device", help="Run on this device (default: the recorded one).")
 @json_option
 def replay(
     paths: tuple[Path, ...], subject: str | None, device: str | None, json_file: Path | None
 ) -> int:
-    """Run counterexamples again: files, or directories of them.
+    """Run counterexamples again, from files or directories.
 
-    Imports the code of the subjects that they name. Exit code 1 if one still diverges, 0 if they
-    now agree.
+    Imports the code of the subjects that they name. Exit code 1 if one still diverges, 0 if all
+    agree.
     """
     from kvfuzz.case.files import check_writable, write_json
     from kvfuzz.report.text import replay_text
@@ -299,14 +278,15 @@ def replay(
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("collected"),
-    show_default=True, help="Where one counterexample of each program is written.",
+    show_default=True, help="Folder to write one counterexample of each kind to.",
 )  # fmt: skip
 @json_option
 def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
-    """Gather the counterexamples of several hunts, one of each shrunk program.
+    """Deduplicate the counterexamples of several hunts.
 
-    From files, or folders with all that is in them. Runs nothing. Exit code 1 if there is one, 0 if
-    not.
+    Reads files, and directories recursively; runs nothing. Two counterexamples are of one kind if
+    they have the same subject, law, first site, schedule, number of rows and call arguments. Exit
+    code 1 if there is a counterexample, 0 if not.
     """
     from kvfuzz.case.files import check_writable, write_json
     from kvfuzz.report.text import collected_text
@@ -326,15 +306,15 @@ def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
 
 @cli.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--subject", help="Locate the same program on another subject.")
-@click.option("--device", help="Run on another device than the recorded one.")
+@click.option("--subject", help="Locate the same case on this subject.")
+@click.option("--device", help="Run on this device (default: the recorded one).")
 @click.option(
     "--strict", is_flag=True,
-    help="A state that differs while the logits agree is a failure too, not a warning.",
+    help="Report a state that differs while the logits agree as a failure, not a warning.",
 )  # fmt: skip
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the report with its map of differences as one page.",
+    help="Write the report and its map of differences to FILE as one HTML page.",
 )  # fmt: skip
 @click.option("--map/--no-map", "drawn", default=True, help="Draw the map in the terminal.")
 @json_option
@@ -347,9 +327,9 @@ def locate(
     drawn: bool,
     json_file: Path | None,
 ) -> int:
-    """Say where a counterexample goes wrong: the first state that differs, its line, its cause.
+    """Locate a counterexample: the first state that differs, its source line, its cause.
 
-    Imports the code of the subject that it names. Exit code 0 if it is located, 3 if it now agrees.
+    Imports the code of the subject that it names. Exit code 0 if located, 3 if it now agrees.
     """
     from rich.console import Console
 
@@ -377,17 +357,51 @@ def locate(
 
 
 def _announce(found: Any, name: str) -> None:
+    """Prints which subject is about to be imported: that runs its code."""
     recorded = f" (recorded on {found.subject})" if name != found.subject else ""
     click.echo(f"importing subject {name}{recorded}")
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code. What is refused ends in one line."""
+    """Runs the command line and returns the exit code. An error that is not a bug in kvfuzz is
+    printed in one line."""
+    if not (sys.argv[1:] if args is None else args):
+        # As ruff, uv and click do: the help on standard error, with the exit code of bad usage.
+        click.echo(cli.get_help(click.Context(cli, info_name="kvfuzz")), err=True)
+        return 2
     try:
         code = cli.main(args=args, prog_name="kvfuzz", standalone_mode=False)
     except ENDINGS as error:
-        return ended(error)
+        return report_error(error)
     return code if isinstance(code, int) else 0
+
+
+ENDINGS = (click.exceptions.Abort, click.ClickException, KvfuzzError, OSError, UnicodeError)
+"""Errors that end a command in one line; any other is a bug in kvfuzz and keeps its traceback."""
+
+
+def report_error(error: Exception) -> int:
+    """Prints in one line why a command failed; returns its exit code."""
+    message, code = one_line(error), 2
+    if isinstance(error, click.exceptions.Abort):
+        message, code = "interrupted", 130
+    elif isinstance(error, KvfuzzError):
+        message, code = str(error), error.exit_code
+    elif isinstance(error, click.ClickException):
+        message = message_of(error)
+    elif isinstance(error, UnicodeEncodeError):
+        message = f"cannot print in {error.encoding}: set PYTHONIOENCODING=utf-8"
+    elif isinstance(error, OSError):
+        _drop_output()
+    click.echo(f"kvfuzz: {message}", err=True)
+    return code
+
+
+def _drop_output() -> None:
+    """Discards what standard output still buffers: it could not be written, and Python would try
+    again at exit and print a traceback."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _offered() -> dict[str, EntryPoint]:

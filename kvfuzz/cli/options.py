@@ -1,16 +1,17 @@
-"""What the commands share: options, progress, and how a command ends.
+"""Shared parts of the commands: options and the progress bar.
 
-Nothing here imports torch, so that `--help` answers at once.
+Imports no torch, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,8 +19,7 @@ import click
 
 from kvfuzz.case.case import DTYPES
 from kvfuzz.case.files import read_json
-from kvfuzz.cli.settings import told
-from kvfuzz.errors import KvfuzzError, UsageError, one_line
+from kvfuzz.errors import UsageError
 
 if TYPE_CHECKING:
     from kvfuzz.subjects.loading import Options
@@ -45,7 +45,7 @@ class Workers(click.ParamType[int]):
 
 
 class Finite(click.FloatRange):
-    """A number in a range, and no `nan`, which is in none and fails no comparison."""
+    """A finite number in a range. (click lets `nan` through: it fails no comparison.)"""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -57,7 +57,7 @@ class Finite(click.FloatRange):
 
 
 class Shard(click.ParamType[tuple[int, int]]):
-    """`K/N`: the Kth of N shards, counted from 1."""
+    """`K/N`: shard K of N, counted from 1."""
 
     name = "K/N"
 
@@ -76,7 +76,19 @@ class Shard(click.ParamType[tuple[int, int]]):
 
 
 class Written(click.Path):
-    """A file that a command writes: it says nothing of what the command does."""
+    """An output file, which does not change what the command does."""
+
+
+class Renamed(click.Option):
+    """An option that also accepts its `former` name, which `--help` does not show."""
+
+    def __init__(self, *declarations: Any, former: str, **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.former = former
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        parser.add_option(self, [self.former], dest=self.name, action="store", nargs=self.nargs)
 
 
 json_option = click.option(
@@ -85,86 +97,114 @@ json_option = click.option(
 )  # fmt: skip
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), metavar="N",
-    help="Draw the same cases as any run with seed N (default: a fresh one, printed).",
+    help="Random seed: the same seed draws the same cases (default: a fresh one, printed).",
 )  # fmt: skip
-time_option = click.option(
-    "--time", "seconds", type=Finite(min=0, min_open=True), metavar="SECONDS",
-    help="Stop after SECONDS.",
+seconds_option = click.option(
+    "--seconds", cls=Renamed, former="--time", type=Finite(min=0, min_open=True), metavar="N",
+    help="Stop after N seconds.",
+)  # fmt: skip
+expected_option = click.option(
+    "--expected", "expected_file", cls=Renamed, former="--expect",
+    type=click.Path(path_type=Path), metavar="FILE",
+    help="JSON list of known divergences to ignore, each with a reason.",
 )  # fmt: skip
 workers_option = click.option(
     "-n", "--workers", type=Workers(), default=1, show_default=True,
-    help="Processes to work in.",
+    help="Number of worker processes.",
 )  # fmt: skip
 folder_option = click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".kvfuzz"),
-    show_default=True, help="Where counterexamples are kept.",
+    show_default=True, help="Folder for counterexamples and calibrations.",
 )  # fmt: skip
-
-
 calibration_option = click.option(
     "--calibration", "calibration_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="A file of `kvfuzz calibrate` (default: the one in the folder, if it fits).",
+    help="Use this file of `kvfuzz calibrate` (default: the one in the folder, if it fits).",
 )  # fmt: skip
 
 
 def examples_option(default: str) -> Callable[[F], F]:
-    """`--examples N`, where `default` says what happens without."""
+    """Returns the option `--examples N`; its help shows the `default`."""
     return click.option(
-        "--examples", type=click.IntRange(min=1), metavar="N", help=f"Cases to draw ({default})."
-    )
+        "--examples", type=click.IntRange(min=1), metavar="N",
+        help=f"Number of cases to draw ({default}).",
+    )  # fmt: skip
 
 
-def subject_options(command: F) -> F:
-    """The options that say how a subject is built: --device --dtype --attn --config."""
-    for option in (
-        click.option(
-            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.json",
-            help="Settings of the subject, as a JSON object.",
-        ),
-        click.option(
-            "--attn", type=click.Choice(["eager", "sdpa"]),
-            help="Attention implementation of a transformers model (default: both are drawn).",
-        ),
-        click.option(
-            "--dtype", type=click.Choice(DTYPES),
-            help="Run in this dtype (default: what the subject offers is drawn).",
-        ),
-        click.option("--device", default="cpu", show_default=True, help="Run on this device."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+def as_one_argument(
+    name: str, into: type[Any], *options: Callable[[Any], Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator that adds `options` to a command, and passes their values to it as one
+    argument called `name`: an instance of the dataclass `into`, with a field for each option."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gathered(**given: Any) -> Any:
+            values = {each.name: given.pop(each.name) for each in fields(into)}
+            return command(**{name: into(**values)}, **given)
+
+        for option in reversed(options):
+            gathered = option(gathered)
+        return gathered
+
+    return decorate
 
 
-def options_of(
-    device: str, dtype: str | None, attn: str | None, config_file: Path | None
-) -> Options:
-    """The Options that the subject options stand for. Raises UsageError."""
-    from kvfuzz.subjects.loading import Options
+@dataclass(frozen=True)
+class SubjectOptions:
+    """The options that say how the subject is built."""
 
-    config = _config(config_file)
-    if attn is not None:
-        config["attn"] = attn
-    return Options(device=device, dtype=dtype, config=config)
+    device: str
+    dtype: str | None
+    attn: str | None
+    config_file: Path | None
+
+    def options(self) -> Options:
+        """Returns them as Options, with the configuration from the file. Raises UsageError."""
+        from kvfuzz.subjects.loading import Options
+
+        config = _config(self.config_file)
+        if self.attn is not None:
+            config["attn"] = self.attn
+        return Options(device=self.device, dtype=self.dtype, config=config)
+
+    def calibrated(self, subject: str, folder: Path, calibration_file: Path | None) -> Options:
+        """Returns the Options with the calibration of `subject`: the one in `calibration_file`, or
+        the one kept in `folder`. Prints why a kept one does not fit. Raises UsageError."""
+        from kvfuzz.search.calibrate import with_calibration
+
+        options, misfit = with_calibration(self.options(), subject, folder, calibration_file)
+        if misfit:
+            click.echo(f"kvfuzz: {misfit}", err=True)
+        return options
 
 
-def calibrated(options: Options, subject: str, folder: Path, given: Path | None) -> Options:
-    """`options` with the calibration of `subject` in force: the `given` one or the one kept in
-    `folder`. What keeps that from being used is told. Raises UsageError."""
-    from kvfuzz.search.calibrate import in_force
-
-    options, unfit = in_force(subject, options, folder, given)
-    if unfit:
-        click.echo(f"kvfuzz: {unfit}", err=True)
-    return options
+subject_options = as_one_argument(
+    "subject_options",
+    SubjectOptions,
+    click.option("--device", default="cpu", show_default=True, help="Run on this device."),
+    click.option(
+        "--dtype", type=click.Choice(DTYPES),
+        help="Run in this dtype only (default: draw from those that the subject offers).",
+    ),
+    click.option(
+        "--attn", type=click.Choice(["eager", "sdpa"]),
+        help="Attention implementation of a transformers model (default: draw both).",
+    ),
+    click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.json",
+        help="JSON object with settings of the model.",
+    ),
+)  # fmt: skip
+"""--device --dtype --attn --config, passed to the command as `subject_options`."""
 
 
 NOT_AGAIN = ("seed", "folder", "workers", "journal", "resume", "github")
-"""What has no part in a result, or is told apart."""
+"""Options that do not change a result, and the seed, which is appended."""
 
 
-def same_again(seed: int) -> str:
-    """The command that runs the present one again under `seed`: its options that differ from
-    their defaults, but for where it writes and how many processes it takes."""
+def command_to_repeat(seed: int) -> str:
+    """Returns the command line that gives the present result again under `seed`: all options that
+    differ from their defaults, except output files and the number of processes."""
     context = click.get_current_context()
     line = ["kvfuzz", str(context.info_name)]
     for parameter in context.command.params:
@@ -179,7 +219,7 @@ def same_again(seed: int) -> str:
 
 
 def _as_typed(option: click.Parameter, value: Any) -> list[str]:
-    """The words that give `option` its `value`."""
+    """Returns the words on the command line that give `option` its `value`."""
     if isinstance(value, bool):
         return [option.opts[0] if value else option.secondary_opts[0]]
     if isinstance(option.type, Shard):
@@ -189,7 +229,7 @@ def _as_typed(option: click.Parameter, value: Any) -> list[str]:
 
 
 def prepare_torch() -> None:
-    """One thread: more make small models slower, and change rounding."""
+    """Sets torch to one thread: more make small models slower, and change rounding."""
     import torch
 
     torch.set_num_threads(1)
@@ -197,7 +237,8 @@ def prepare_torch() -> None:
 
 @contextmanager
 def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on standard error, shown only on a terminal; call what it yields with (done, total)."""
+    """Shows a progress bar on standard error, if that is a terminal. Yields a function that takes
+    (done, total)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -217,34 +258,6 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int |
             progress.update(task, completed=done, total=total)
 
         yield update
-
-
-ENDINGS = (click.exceptions.Abort, click.ClickException, KvfuzzError, OSError, UnicodeError)
-"""What ends a command in one line; anything else is a bug of kvfuzz, and keeps its traceback."""
-
-
-def ended(error: Exception) -> int:
-    """Tell in one line why a command ended; returns its exit code."""
-    message, code = one_line(error), 2
-    if isinstance(error, click.exceptions.Abort):
-        message, code = "interrupted", 130
-    elif isinstance(error, KvfuzzError):
-        message, code = str(error), error.exit_code
-    elif isinstance(error, click.ClickException):
-        message = told(error)
-    elif isinstance(error, UnicodeEncodeError):
-        message = f"cannot print in {error.encoding}: set PYTHONIOENCODING=utf-8"
-    elif isinstance(error, OSError):
-        _drop_output()
-    click.echo(f"kvfuzz: {message}", err=True)
-    return code
-
-
-def _drop_output() -> None:
-    """Send what standard output still holds nowhere: it could not be written, and Python would
-    try again at its exit, and complain."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _config(path: Path | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Settings under `[tool.kvfuzz]` in pyproject.toml.
 
-Keys are the long options with or without dashes (`examples = 500`, `time = 60`). Those at the top
-hold for every command that has them; `[tool.kvfuzz.fuzz]` holds for `fuzz` alone.
+A key is the long name of an option, with dashes or underscores (`examples = 500`, `seconds = 60`).
+Keys at the top apply to every command that has the option; `[tool.kvfuzz.fuzz]` applies to `fuzz`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from typing import Any
 
 import click
 
+from kvfuzz.cli.options import Renamed
 from kvfuzz.errors import UsageError, did_you_mean
 
 
 def default_map(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
-    """Click's defaults for each command of `group`, from the pyproject.toml in `folder`.
+    """Returns click's `default_map` for the commands of `group`, from the pyproject.toml in
+    `folder`.
 
-    Raises UsageError for a file that is not TOML, for a key that no command has, and for a value
-    that no option could take.
+    Raises UsageError for a file that is not TOML, for a key that is no option, and for a value that
+    its option cannot take.
     """
     table = _table(folder / "pyproject.toml")
     context = click.Context(group)
     names = group.list_commands(context)
     commands = {name: group.get_command(context, name) for name in names}
-    # A command of another package may fail to load; there is no telling what settings it has.
+    # A command of another package that does not load is skipped: its options are unknown.
     options = {name: _options(command) for name, command in commands.items() if command}
     tables = {key: table.pop(key) for key in names if key in table}
     everywhere = {_dashed(key): value for key, value in table.items()}
@@ -38,15 +40,16 @@ def default_map(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
         own = {_dashed(key): value for key, value in _as_table(place, tables.get(name, {})).items()}
         _refuse_unknown(place, own, own_options)
         given = {
-            **_as_typed("[tool.kvfuzz]", everywhere, own_options),
-            **_as_typed(place, own, own_options),
+            **_as_words("[tool.kvfuzz]", everywhere, own_options),
+            **_as_words(place, own, own_options),
         }
         defaults[name] = {str(own_options[key].name): value for key, value in given.items()}
     return defaults
 
 
-def told(error: click.ClickException) -> str:
-    """The message of `error` in one line; that of a setting names it and pyproject.toml."""
+def message_of(error: click.ClickException) -> str:
+    """Returns the message of `error` in one line. If a setting caused it, the message names the
+    setting and pyproject.toml."""
     message = " ".join(error.format_message().split())
     if not isinstance(error, click.BadParameter) or error.param is None or error.ctx is None:
         return message
@@ -74,12 +77,15 @@ def _as_table(place: str, value: Any) -> dict[str, Any]:
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """The options of `command` by their keys."""
-    return {_key(each): each for each in command.params if isinstance(each, click.Option)}
+    """Returns the options of `command` by key. Former names come first, so that a present name in
+    the same table overrides them."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    former = {each.former.lstrip("-"): each for each in options if isinstance(each, Renamed)}
+    return {**former, **{_key(each): each for each in options}}
 
 
 def _key(parameter: click.Parameter) -> str:
-    """The long option of `parameter` without its dashes."""
+    """Returns the long name of `parameter` without its dashes."""
     return max(parameter.opts, key=len).lstrip("-")
 
 
@@ -103,14 +109,18 @@ def _refuse_unknown(
         raise UsageError(f"{place} in pyproject.toml has no setting {key!r}{hint}")
 
 
-def _as_typed(
+def _as_words(
     place: str, given: dict[str, Any], options: dict[str, click.Option]
 ) -> dict[str, Any]:
-    """Those of `given` that `options` has, as the command line would give them to click, whose
-    types take much else: they read true as 1, and 2.5 as 2. Raises UsageError."""
+    """Returns those of `given` that `options` has, as the strings that a command line would have.
+
+    click's types would accept wrong TOML types otherwise: true as 1, 2.5 as 2. Raises UsageError.
+    """
     typed: dict[str, Any] = {}
-    for key in given.keys() & options.keys():
-        value, option = given[key], options[key]
+    for key, option in options.items():
+        if key not in given:
+            continue
+        value = given[key]
         values = value if option.multiple and isinstance(value, list) else [value]
         for each in values:
             if option.is_flag != isinstance(each, bool) or not isinstance(each, str | int | float):

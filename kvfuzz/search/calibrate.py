@@ -63,8 +63,8 @@ def default_path(folder: Path, subject: str) -> Path:
     return folder / "calibration" / f"{name_in_folder(subject)}.json"
 
 
-def in_force(
-    subject: str, options: Options, folder: Path, given: Path | None
+def with_calibration(
+    options: Options, subject: str, folder: Path, given: Path | None
 ) -> tuple[Options, str | None]:
     """`options` with the calibration of `subject` that is in force: the one in the `given` file, or
     one kept in `folder` that fits; and a sentence if one was found there that does not fit.

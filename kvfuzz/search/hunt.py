@@ -1,12 +1,13 @@
-"""The hunt: draw cases until one diverges, shrink it, say where it went wrong, and keep it."""
+"""The hunt: draws cases until one diverges, shrinks it, locates it, and saves it."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from kvfuzz.case.counterexample import Counterexample, counterexample
 from kvfuzz.case.features import ELEMENTS, PADDED
@@ -14,7 +15,7 @@ from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.search.explain import Explanation, explain
-from kvfuzz.search.known_divergences import Expectation, idle
+from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
 from kvfuzz.search.pool import run_rounds_in_processes
 from kvfuzz.search.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
 from kvfuzz.search.strategies import space_of
@@ -22,20 +23,87 @@ from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 
 EXAMPLES = 200
+FORMER_NAMES = {"longest": "max_length", "locating": "locate"}
+"""Keywords of `fuzz` that have a new name; they are accepted for one more release."""
+
+
+@dataclass(frozen=True)
+class FuzzSettings:
+    """How to hunt, apart from the subject. Raises UsageError for values that make no sense.
+
+    The hunt runs `examples` cases (default EXAMPLES, or no limit if `seconds` is given) under
+    `seed` (default: a fresh one), in `workers` processes, with up to `max_length` tokens a row.
+    `shard` (k, n) derives a seed for shard k of n. `options` say how the subject is built. `laws`
+    are companion laws (`kvfuzz.oracle.laws`); each case is checked by agreement and by one of them,
+    in rotation. Divergences that are `expected` are counted and do not end the hunt. A
+    counterexample is written into `folder`, if given, and located if `locate` is true.
+
+    `database` is a folder where Hypothesis keeps failing cases; the next hunt tries them first,
+    unless it has a `seed`. `progress` is called with the number of cases done.
+    """
+
+    examples: int | None = None
+    seed: int | None = None
+    seconds: float | None = None
+    workers: int = 1
+    shard: tuple[int, int] | None = None
+    max_length: int | None = None
+    options: Options = field(default_factory=Options)
+    folder: Path | str | None = None
+    database: Path | str | None = None
+    laws: Sequence[str] = COMPANIONS
+    expected: Sequence[Expectation] = ()
+    locate: bool = True
+    progress: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise UsageError(f"examples should be at least 1, got {self.examples}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"the time limit should be above 0 seconds, got {self.seconds}")
+        if self.workers < 1:
+            raise UsageError(f"the number of workers should be at least 1, got {self.workers}")
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            k, n = self.shard
+            raise UsageError(f"shard {k}/{n} should be K/N with 1 <= K <= N")
+        for law in self.laws:
+            if law not in LAWS:
+                hint = f"{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
+                raise UsageError(f"there is no law {law!r}{hint}")
+
+
+class FuzzKeywords(TypedDict, total=False):
+    """The fields of FuzzSettings, as the keyword arguments of `fuzz`."""
+
+    examples: int | None
+    seed: int | None
+    seconds: float | None
+    workers: int
+    shard: tuple[int, int] | None
+    max_length: int | None
+    options: Options
+    folder: Path | str | None
+    database: Path | str | None
+    laws: Sequence[str]
+    expected: Sequence[Expectation]
+    locate: bool
+    progress: Callable[[int], None] | None
 
 
 @dataclass(frozen=True)
 class Hunt:
-    """`verdict` is agreed, diverged, or inconclusive when no case that read its cache agreed.
-    `seed` gives the same cases again, without a shard; `shard` is `K/N of seed S` where it was
+    """The result of a hunt.
+
+    `verdict` is `agreed`, `diverged`, or `inconclusive` if no case that read its cache agreed.
+    `seed` draws the same cases again, without a shard; `shard` is `K/N of seed S` if `seed` was
     derived from S.
 
-    `rows` counts compared positions and `weak_rows` those that rounding hides; the other counts are
-    of `cases`: `read` agreed and read their cache, and those that are `discarded`, `weak` or
-    `vacuous`, for the `reasons` given, were drawn again. `prefixwise` counts the cases whose
-    uncached logits depended on later tokens or on the length. `worst_excess` is the largest
-    |difference| / allowed, `bases` where the allowed came from, and `calibration` the file of the
-    calibration in force.
+    `rows` counts compared positions and `weak_rows` those where rounding would hide a fault. The
+    other counts are of `cases`: `read` agreed and read their cache; `discarded`, `weak` and
+    `vacuous` ones proved nothing, for the `reasons` given, and others were drawn instead.
+    `prefixwise` cases had uncached logits that depended on later tokens or on the length.
+    `worst_excess` is the largest |difference| / allowed; `bases` says where the allowed difference
+    came from. `calibration` is the path of the calibration file, if one was used.
     """
 
     verdict: str
@@ -66,7 +134,8 @@ class Hunt:
     path: Path | None = None
 
     def not_exercised(self) -> dict[str, str]:
-        """What no case that agreed had, and why: silence about it is no proof."""
+        """Returns the features and laws that no agreeing case had, each with the reason. The hunt
+        proved nothing about them."""
         lacking = {word: offer for offer, words in NEEDED.items() for word in words}
         return {
             word: "not asked for"
@@ -111,115 +180,90 @@ NEEDED = {
     "view": ("frame",),
     "generate": ("generation",),
 }
-"""What needs each offer of a subject."""
+"""The features and laws that a hunt can exercise only if the subject has this offer."""
 EXERCISES = (*ELEMENTS, *LAWS[1:])
-"""What a hunt may exercise: elements of cases, and companion laws."""
+"""All that a hunt can exercise: features of cases, and companion laws."""
 
 
-def fuzz(
-    subject: Any,
-    *,
-    examples: int | None = None,
-    seed: int | None = None,
-    seconds: float | None = None,
-    workers: int = 1,
-    shard: tuple[int, int] | None = None,
-    longest: int | None = None,
-    options: Options | None = None,
-    folder: Path | str | None = None,
-    database: Path | str | None = None,
-    laws: Sequence[str] = COMPANIONS,
-    expected: Sequence[Expectation] = (),
-    locating: bool = True,
-    progress: Callable[[int], None] | None = None,
-) -> Hunt:
-    """Hunt for a case on which `subject` (a subject, a factory of one, or a name) diverges.
+def fuzz(subject: Any, **settings: Unpack[FuzzKeywords]) -> Hunt:
+    """Hunts for a case on which `subject` (a subject, a factory of one, or a name) diverges.
 
-    Runs `examples` cases (default EXAMPLES, or no limit when `seconds` is given) under `seed`
-    (default fresh), in `workers` processes; `shard` (k, n) derives a seed of its own for shard k of
-    n. Rows have up to `longest` tokens. A counterexample is written into `folder`, if given.
-    `database` is where failing cases are kept between hunts; they are tried first, unless `seed` is
-    given. `laws` are the companion laws (`kvfuzz.oracle.laws`) that cases are held to beside
-    agreement, each in its turn; `expected` are divergences that are counted and end no hunt. With
-    several workers, a script calls this under `if __name__ == "__main__"`, since each process
-    imports it. What is found is located unless `locating` is false (`kvfuzz.locate`). `progress` is
-    called with the number of cases done. Raises UsageError and InvalidSubject.
+    The keyword arguments are the fields of FuzzSettings: `examples`, `seed`, `seconds`, `workers`,
+    `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate` and
+    `progress`. With several workers, call it under `if __name__ == "__main__"`, since each process
+    imports the script. Raises UsageError and InvalidSubject.
     """
-    _check_limits(examples, seconds, workers, shard)
-    _check_laws(laws)
-    if workers > 1 and not isinstance(subject, str):
+    return _hunt(subject, _read_settings(dict(settings)))
+
+
+def _read_settings(given: dict[str, Any]) -> FuzzSettings:
+    for former, name in FORMER_NAMES.items():
+        if former in given:
+            message = f"the argument {former!r} of kvfuzz.fuzz is now called {name!r}"
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
+            given.setdefault(name, given.pop(former))
+    if given.get("options", True) is None:
+        del given["options"]
+    return FuzzSettings(**given)
+
+
+def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
+    if settings.workers > 1 and not isinstance(subject, str):
         raise UsageError("several workers need the name of a subject, which each can import")
-    factory = as_factory(subject, options=options)
-    options = options or Options()
-    space = space_of(factory, longest)
+    factory = as_factory(subject, options=settings.options)
     started = time.time()
-    given = fresh_seed() if seed is None else seed
-    plan = Plan(
-        factory.name,
-        options,
-        space,
-        shard_seed(given, shard),
-        examples or (None if seconds else EXAMPLES),
-        started + seconds if seconds else None,
-        str(Path(database) / name_in_folder(factory.name)) if database and seed is None else None,
-        tuple(law for law in laws if law != "agreement"),
-        tuple(expected),
-    )
-    if workers == 1:
-        tally = run_rounds(factory, plan, progress)
+    seed = fresh_seed() if settings.seed is None else settings.seed
+    plan = _plan(factory, settings, seed, started)
+    if settings.workers == 1:
+        tally = run_rounds(factory, plan, settings.progress)
     else:
-        tally = run_rounds_in_processes(plan, workers, progress)
+        tally = run_rounds_in_processes(plan, settings.workers, settings.progress)
+    shard, calibration = settings.shard, settings.options.calibration
     hunt = Hunt(
         "diverged" if tally.failure else "agreed" if tally.read else "inconclusive",
         factory.name,
         plan.seed,
         time.time() - started,
         **{each.name: getattr(tally, each.name) for each in fields(Tally)},
-        offers=space.offers,
+        offers=plan.space.offers,
         laws=plan.laws,
-        warnings=() if tally.failure else tuple(idle(expected, tally.expected, factory.name)),
-        shard=f"{shard[0]}/{shard[1]} of seed {given}" if shard else None,
-        calibration=options.calibration.path if options.calibration else None,
+        warnings=() if tally.failure else _warnings(plan, tally),
+        shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,
+        calibration=calibration.path if calibration else None,
     )
-    return _explained(hunt, factory, options.device, Path(folder) if folder else None, locating)
+    return _explain(hunt, factory, settings)
 
 
-def _explained(
-    hunt: Hunt, factory: Factory, device: str, folder: Path | None, locating: bool
-) -> Hunt:
-    """`hunt` with its failure explained, and written into `folder`."""
+def _warnings(plan: Plan, tally: Tally) -> tuple[str, ...]:
+    return tuple(warn_of_unmet(plan.expected, tally.expected, plan.subject))
+
+
+def _plan(factory: Factory, settings: FuzzSettings, seed: int, started: float) -> Plan:
+    # Under a given seed the same cases are drawn each time, so kept cases must not come first.
+    database = settings.database if settings.seed is None else None
+    return Plan(
+        factory.name,
+        settings.options,
+        space_of(factory, settings.max_length),
+        shard_seed(seed, settings.shard),
+        settings.examples or (None if settings.seconds else EXAMPLES),
+        started + settings.seconds if settings.seconds else None,
+        str(Path(database) / name_in_folder(factory.name)) if database else None,
+        tuple(law for law in settings.laws if law != "agreement"),
+        tuple(settings.expected),
+    )
+
+
+def _explain(hunt: Hunt, factory: Factory, settings: FuzzSettings) -> Hunt:
+    """Adds the explanation of the failure to `hunt`, and writes the counterexample."""
     failure = hunt.failure
     if failure is None:
         return hunt
-    explanation = explain(factory, failure.case, failure.verdict, locating)
+    explanation = explain(factory, failure.case, failure.verdict, settings.locate)
     if not failure.repeatable:
         explanation = replace(explanation, repeatable=False)
     located = explanation.location.summary() if explanation.location else None
+    device = settings.options.device
     found = counterexample(factory.name, failure.case, failure.verdict, located, device)
-    path = found.save(folder) if folder is not None else None
+    path = found.save(Path(settings.folder)) if settings.folder is not None else None
     return replace(hunt, explanation=explanation, counterexample=found, path=path)
-
-
-def _check_laws(laws: Sequence[str]) -> None:
-    for law in laws:
-        if law not in LAWS:
-            known = ", ".join(LAWS)
-            raise UsageError(
-                f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {known}"
-            )
-
-
-def _check_limits(
-    examples: int | None,
-    seconds: float | None,
-    workers: int,
-    shard: tuple[int, int] | None,
-) -> None:
-    if examples is not None and examples < 1:
-        raise UsageError(f"examples should be at least 1, got {examples}")
-    if seconds is not None and not seconds > 0:
-        raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")
-    if workers < 1:
-        raise UsageError(f"the number of workers should be at least 1, got {workers}")
-    if shard is not None and not 1 <= shard[0] <= shard[1]:
-        raise UsageError(f"shard {shard[0]}/{shard[1]} should be K/N with 1 <= K <= N")

@@ -54,19 +54,21 @@ def _more(case: Case) -> set[str]:
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
     """The expectations in the file at `path`. Raises UsageError, in one line, for what it cannot
     hold."""
-    data = read_json(path, "--expect")
+    data = read_json(path, "--expected")
     if not isinstance(data, list):
-        raise UsageError(f"--expect {path} should hold a list, got {type(data).__name__}")
+        raise UsageError(f"--expected {path} should hold a list, got {type(data).__name__}")
     return tuple(_expectation(path, number, item) for number, item in enumerate(data, 1))
 
 
-def idle(expected: Sequence[Expectation], met: Mapping[int, int], subject: str) -> list[str]:
-    """What is to be warned of after a hunt on `subject` in which expectation number i was `met` so
-    many times."""
+def warn_of_unmet(
+    expected: Sequence[Expectation], counts: Mapping[int, int], subject: str
+) -> list[str]:
+    """Returns warnings about entries of `expected` that did not show in a hunt on `subject`, in
+    which entry i was met `counts[i]` times."""
     warnings = [
         f"expected divergence {number} ({one.reason}) did not show: does it still diverge?"
         for number, one in enumerate(expected, 1)
-        if one.is_about(subject) and not met.get(number - 1)
+        if one.is_about(subject) and not counts.get(number - 1)
     ]
     if expected and not any(one.is_about(subject) for one in expected):
         warnings.append(f"no expected divergence is about {subject}")
@@ -84,7 +86,7 @@ _TYPES: dict[str, tuple[type, str]] = {
 
 
 def _expectation(path: Path, number: int, item: Any) -> Expectation:
-    place = f"entry {number} of --expect {path}"
+    place = f"entry {number} of --expected {path}"
     if not isinstance(item, dict):
         raise UsageError(f"{place} should be an object, got {item!r}")
     for name, value in item.items():

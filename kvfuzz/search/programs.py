@@ -72,9 +72,9 @@ def focuses(offers: frozenset[str]) -> tuple[str, ...]:
 
 
 def programs(
-    focus: str, longest: int, most_rows: int, offers: frozenset[str]
+    focus: str, max_length: int, most_rows: int, offers: frozenset[str]
 ) -> st.SearchStrategy[Program]:
-    """Programs about `focus`, of up to `longest` columns and `most_rows` rows, of what a subject
+    """Programs about `focus`, of up to `max_length` columns and `most_rows` rows, of what a subject
     `offers`.
 
     What a program is about is in it for sure, which may be more than a bug needs: `simplify` of
@@ -114,7 +114,7 @@ def programs(
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
     return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
-        lambda drawn: fitted(drawn[0], drawn[1], drawn[2], drawn[3], longest, offers)
+        lambda drawn: fitted(drawn[0], drawn[1], drawn[2], drawn[3], max_length, offers)
     )
 
 
@@ -177,13 +177,13 @@ def fitted(
     moves: Sequence[Move],
     given: tuple[str, ...],
     begun: int,
-    longest: int,
+    max_length: int,
     offers: frozenset[str] = frozenset(),
 ) -> Program:
-    """The program that `moves` come to in a table of `rows` rows and up to `longest` columns.
+    """The program that `moves` come to in a table of `rows` rows and up to `max_length` columns.
     `begun` rows are there at first, if that is fewer, and not none."""
     start = begun if 0 < begun < rows else rows
-    fit = Fit(rows, longest, [[start, 0]])
+    fit = Fit(rows, max_length, [[start, 0]])
     if start < rows:
         fit.entries.append(New(start))
     for move in moves:
@@ -213,7 +213,7 @@ class Fit:
     """What has been fitted so far: `caches` as [rows, slots], of which one is `current`."""
 
     rows: int
-    longest: int
+    max_length: int
     caches: list[list[int]]
     entries: list[Entry] = field(default_factory=list)
     current: int = 0
@@ -256,7 +256,7 @@ class Fit:
         return rows if len(set(rows)) < len(rows) else (*rows[:-1], rows[0])
 
     def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        size = min(count, self.longest - self.used)
+        size = min(count, self.max_length - self.used)
         if size < 1:
             return
         batch = self.caches[self.current][0]

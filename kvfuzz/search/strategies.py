@@ -29,11 +29,11 @@ MOST_PASSED = 5
 
 @dataclass(frozen=True)
 class Space:
-    """The cases that may be drawn: token ids below `vocab_size`, rows of up to `longest` tokens,
+    """The cases that may be drawn: token ids below `vocab_size`, rows of up to `max_length` tokens,
     what the subject can be built with, and what it `offers` beyond the protocol."""
 
     vocab_size: int
-    longest: int
+    max_length: int
     dtypes: tuple[str, ...]
     seeded: bool = True
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -41,18 +41,18 @@ class Space:
     offers: frozenset[str] = frozenset()
 
 
-def space_of(factory: Factory, longest: int | None = None) -> Space:
-    """The space of the subjects of `factory`, with rows of up to `longest` tokens (default
+def space_of(factory: Factory, max_length: int | None = None) -> Space:
+    """The space of the subjects of `factory`, with rows of up to `max_length` tokens (default
     LONGEST, or the subject's max_length if that is less)."""
     limits = factory.limits()
-    if longest is not None and limits.max_length is not None and longest > limits.max_length:
+    if max_length is not None and limits.max_length is not None and max_length > limits.max_length:
         raise UsageError(
-            f"rows of {longest} tokens are longer than {factory.name} takes "
+            f"rows of {max_length} tokens are longer than {factory.name} takes "
             f"(max_length {limits.max_length})"
         )
-    if longest is not None and longest < 1:
-        raise UsageError(f"the longest row should hold at least 1 token, got {longest}")
-    most = longest or min(LONGEST, limits.max_length or LONGEST)
+    if max_length is not None and max_length < 1:
+        raise UsageError(f"max_length should be at least 1 token, got {max_length}")
+    most = max_length or min(LONGEST, limits.max_length or LONGEST)
     return Space(
         limits.vocab_size,
         most,
@@ -76,9 +76,9 @@ def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:
-        program = Program(draw(PLAIN_FOCUSES[focus](space.longest)), 1)
+        program = Program(draw(PLAIN_FOCUSES[focus](space.max_length)), 1)
     else:
-        program = draw(programs(focus, space.longest, most_rows, space.offers))
+        program = draw(programs(focus, space.max_length, most_rows, space.offers))
         most_rows = program.rows
     token = st.integers(0, space.vocab_size - 1)
     length = program.columns
@@ -125,7 +125,7 @@ class Balance:
         settings = {"dtype": case.dtype, **case.config}
         new = self.missing & {repr(pair) for pair in settings.items()}
         single = not case.reads_cache
-        crowded = single and self.space.longest > 1 and 8 * self.single > self.drawn
+        crowded = single and self.space.max_length > 1 and 8 * self.single > self.drawn
         crowded |= not case.is_plain and case.schedule in self.schedules
         idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
         if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
@@ -142,36 +142,36 @@ def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return [(name, value) for value in values]
 
 
-def one_by_one(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Up to `longest` single tokens."""
-    return st.integers(1, longest).map(lambda count: (1,) * count)
+def one_by_one(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Up to `max_length` single tokens."""
+    return st.integers(1, max_length).map(lambda count: (1,) * count)
 
 
-def prefilled(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+def prefilled(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
     """A prefill and then single tokens."""
-    return st.integers(1, longest).flatmap(
-        lambda prefill: st.integers(0, longest - prefill).map(
+    return st.integers(1, max_length).flatmap(
+        lambda prefill: st.integers(0, max_length - prefill).map(
             lambda decodes: (prefill, *(1,) * decodes)
         )
     )
 
 
-def chunked(longest: int) -> st.SearchStrategy[tuple[int, ...]]:
+def chunked(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
     """Arbitrary chunks, mostly small ones."""
-    small = st.integers(1, min(SMALL_CHUNK, longest))
-    size = st.one_of(small, small, st.integers(1, longest))
-    chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, longest // 2))
-    return chunks.map(lambda sizes: _cut(sizes, longest))
+    small = st.integers(1, min(SMALL_CHUNK, max_length))
+    size = st.one_of(small, small, st.integers(1, max_length))
+    chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, max_length // 2))
+    return chunks.map(lambda sizes: _cut(sizes, max_length))
 
 
 PLAIN_FOCUSES = {"token by token": one_by_one, "prefill + decode": prefilled, "chunks": chunked}
 
 
-def _cut(sizes: list[int], longest: int) -> tuple[int, ...]:
-    """The leading chunks of `sizes` that fit into `longest`, the last one cut to fit."""
+def _cut(sizes: list[int], max_length: int) -> tuple[int, ...]:
+    """The leading chunks of `sizes` that fit into `max_length`, the last one cut to fit."""
     kept: list[int] = []
     for size in sizes:
-        left = longest - sum(kept)
+        left = max_length - sum(kept)
         if left <= 0:
             break
         kept.append(min(size, left))

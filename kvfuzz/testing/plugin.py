@@ -103,10 +103,10 @@ def kvfuzz_options(request: pytest.FixtureRequest) -> Options:
     one thread, as every worker should be."""
     import torch
 
-    from kvfuzz.search.calibrate import in_force
+    from kvfuzz.search.calibrate import with_calibration
     from kvfuzz.subjects.loading import Options
 
     torch.set_num_threads(1)
     option = request.config.option
     options = Options(option.kvfuzz_device, option.kvfuzz_dtype)
-    return in_force(option.kvfuzz_subject, options, Path(".kvfuzz"), None)[0]
+    return with_calibration(options, option.kvfuzz_subject, Path(".kvfuzz"), None)[0]

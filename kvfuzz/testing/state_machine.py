@@ -31,17 +31,23 @@ LONGEST = 48
 
 
 def state_machine(
-    subject: Any, *, options: Options | None = None, longest: int | None = None
+    subject: Any,
+    *,
+    options: Options | None = None,
+    max_length: int | None = None,
+    longest: int | None = None,
 ) -> type[RuleBasedStateMachine]:
-    """A state machine for `subject` (a subject, a factory of one, or a name), whose programs have
-    up to `longest` columns (default LONGEST). Run it by its `TestCase`, or by
+    """Returns a state machine for `subject` (a subject, a factory of one, or a name). Its programs
+    feed up to `max_length` tokens to each row (default LONGEST). Run its `TestCase`, or
     `hypothesis.stateful.run_state_machine_as_test`.
 
-    A program that diverges, or breaks a companion law, raises Diverges, with its case as JSON.
+    A program that diverges, or breaks a companion law, raises Diverges with its case as JSON.
+    `longest` is the former name of `max_length`.
     """
+    max_length = max_length or longest
     factory = as_factory(subject, options=options)
     most = factory.limits().max_length or LONGEST
-    space = space_of(factory, longest or min(LONGEST, most))
+    space = space_of(factory, max_length or min(LONGEST, most))
     name = f"Machine_{factory.name}"
     return type(name, (_Machine,), {"factory": factory, "space": space})
 
@@ -61,7 +67,7 @@ class _Machine(RuleBasedStateMachine):
         """Draw the model, the rows, and what every call is given."""
         space = self.space
         rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
-        self.fit = Fit(rows, space.longest, [[rows, 0]])
+        self.fit = Fit(rows, space.max_length, [[rows, 0]])
         drawn = {
             name: data.draw(st.sampled_from(values), label=name)
             for name, values in space.choices.items()

@@ -93,7 +93,7 @@ class Bench:
             raise Unsound(
                 f"the unmutated {name} diverges on case {index}{fitted}: "
                 f"run {_hunt(self.campaign.plan)}, or leave out what is expected to diverge by "
-                "--expect FILE"
+                "--expected FILE"
             )
         return verdict.rows
 

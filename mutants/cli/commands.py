@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from kvfuzz.cli.options import (
-    calibrated,
+    SubjectOptions,
     calibration_option,
+    command_to_repeat,
     examples_option,
+    expected_option,
     folder_option,
     json_option,
-    options_of,
     prepare_torch,
     progress_bar,
-    same_again,
+    seconds_option,
     seed_option,
     subject_options,
-    time_option,
     workers_option,
 )
 from mutants.cli.options import campaign_options, gate_options, report_options
@@ -45,12 +45,9 @@ if TYPE_CHECKING:
 @click.option(
     "--anywhere", is_flag=True, help="Score the faults that fit any subject, not those of its own.",
 )  # fmt: skip
-@click.option(
-    "--expect", "expect_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Divergences that are expected without a fault; such cases are left out.",
-)  # fmt: skip
+@expected_option
 @examples_option("default 250")
-@time_option
+@seconds_option
 @seed_option
 @workers_option
 @click.option("--matrix", is_flag=True, help="Run every case on every mutant.")
@@ -67,7 +64,7 @@ def score(
     operators: tuple[str, ...],
     pairs: int,
     anywhere: bool,
-    expect_file: Path | None,
+    expected_file: Path | None,
     examples: int | None,
     seconds: float | None,
     seed: int | None,
@@ -78,10 +75,7 @@ def score(
     shard: tuple[int, int] | None,
     journal: Path | None,
     resume: bool,
-    device: str,
-    dtype: str | None,
-    attn: str | None,
-    config_file: Path | None,
+    subject_options: SubjectOptions,
     calibration_file: Path | None,
     folder: Path,
     fail_under: float | None,
@@ -102,10 +96,9 @@ def score(
     gate = read_gate(fail_under, baseline_file, subject, outputs.files)
     check_outputs(outputs)
     check_writable(folder / "witnesses" / "witness.json")
-    expected = read_expectations(expect_file) if expect_file else ()
+    expected = read_expectations(expected_file) if expected_file else ()
     prepare_torch()
-    options = options_of(device, dtype, attn, config_file)
-    options = calibrated(options, subject, folder, calibration_file)
+    options = subject_options.calibrated(subject, folder, calibration_file)
     journal = journal or folder / JOURNAL
     with _plain_warnings(), progress_bar(f"scoring {subject}", None) as update:
         done = 0
@@ -132,7 +125,7 @@ def score(
             shrink=shrink,
             options=options,
             progress=progress,
-            command=same_again,
+            command=command_to_repeat,
             anywhere=anywhere,
             expected=expected,
         )

@@ -17,7 +17,7 @@ SETTINGS = ("--config", "--attn", "--dtype", "--device", "--calibration")
 def would_kill(result: Result, known: Mutant | None) -> str:
     """What to draw, or to allow, so that a mutant is killed that the library knows as `known`."""
     if result.state == "timed_out":
-        return "more time: --mutant-time for each mutant, --time for all"
+        return "more time: --mutant-time for each mutant, --seconds for all"
     if known is None or known.witness is None:
         # A fault that fits any subject has no case of its own, and says what to draw instead.
         return (known and known.advice) or "nothing is known that does"

@@ -313,7 +313,7 @@ def test_cases_that_are_expected_to_diverge_are_left_out():
     """Without that there is no score, and a line that says how."""
     found = score(SALTED, operators=["tokens"], examples=40, seed=1, shrink=False)
     assert found.percent is None
-    assert found.reason.endswith("or leave out what is expected to diverge by --expect FILE")
+    assert found.reason.endswith("or leave out what is expected to diverge by --expected FILE")
     found = score(
         SALTED, operators=["tokens"], examples=40, seed=1, shrink=True, expected=[EXPECTED]
     )
@@ -331,7 +331,7 @@ def test_the_command_takes_the_file_of_fuzz(tmp_path, capsys):
         "subject": "tests.*:Salted", "reason": "salted on purpose", "config": {"salt": True}
     }]))  # fmt: skip
     options = ["--examples", "30", "--seed", "1", "--folder", str(tmp_path), "--no-shrink"]
-    arguments = ["score", SALTED, "--expect", str(file), "--mutant", "states.nought", *options]
+    arguments = ["score", SALTED, "--expected", str(file), "--mutant", "states.nought", *options]
     assert cli.main(arguments, standalone_mode=False) == 0
     assert "1 of 1 killed" in capsys.readouterr().out
     (witness,) = (tmp_path / "witnesses").glob("*.json")

@@ -58,7 +58,7 @@ def test_a_witness_that_cannot_be_written_costs_no_report(run, tmp_path, monkeyp
 
 def test_what_was_not_begun_in_time_is_one_line(run, tmp_path) -> None:
     """With the way on, in place of a line for each of two hundred."""
-    late = ("score", "zoo", "--time", "0.001", "--examples", "3", "--seed", "1")
+    late = ("score", "zoo", "--seconds", "0.001", "--examples", "3", "--seed", "1")
     code, out, _ = run(*late, "--folder", tmp_path)
     assert code == 3
     lines = [line for line in out.splitlines() if line.startswith("TIMED OUT")]
