@@ -90,7 +90,6 @@ def _score_of(data: Mapping[str, Any]) -> Score:
         identity=dict(data["identity"]),
         listed=tuple(data["listed"]),
         shard=(shard[0], shard[1]) if shard else None,
-        sampled=dict(data["sampled"]),
     )
 
 

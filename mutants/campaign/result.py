@@ -103,9 +103,7 @@ class Score:
     calibration in force.
 
     `identity` is that of the campaign (`mutants.campaign.campaign.identity_of`), `listed` are all
-    the mutants of it, of which the Kth of N parts were judged if this is the score of a `shard`.
-    `sampled` are the operators of which the mutants that were run are a random sample, with how
-    many each has in all."""
+    the mutants of it, of which the Kth of N parts were judged if this is the score of a `shard`."""
 
     verdict: str
     percent: float | None
@@ -125,12 +123,11 @@ class Score:
     identity: dict[str, Any] = field(default_factory=dict)
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
-    sampled: dict[str, int] = field(default_factory=dict)
 
     def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to.
 
-        `unkept` and `by_schedule` are empty, and go with the next release.
+        `unkept`, `sampled` and `by_schedule` are empty, and go with the next release.
         """
         written = witnesses or {}
         return {
@@ -146,7 +143,7 @@ class Score:
             "unkept": [],
             "command": self.command,
             "calibration": self.calibration,
-            "sampled": self.sampled,
+            "sampled": {},
             **self.environment,
             "seconds": round(self.seconds, 3),
             "mutants": [_result_json(result, written) for result in self.results],

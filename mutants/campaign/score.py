@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ from mutants.campaign.judge import judged_item, not_begun
 from mutants.campaign.result import Judged, Result, Score, verdict_on
 from mutants.campaign.workers import judged_in_processes
 from mutants.library.mutant import ANY, Mutant
-from mutants.library.pairs import JOIN, all_pairs, drawn_pairs
 from mutants.library.registry import find, select
 
 Shard = tuple[int, int]
@@ -53,7 +52,6 @@ def score(
     *,
     ids: Sequence[str] = (),
     operators: Sequence[str] = (),
-    pairs: int = 0,
     examples: int | None = None,
     seed: int | None = None,
     shard: Shard | None = None,
@@ -73,12 +71,11 @@ def score(
     """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
     drawn under `seed` (default fresh; that of the campaign that is resumed).
 
-    `ids` and `operators` restrict the mutants, to which `pairs` of them are added, and `shard` to
-    the Kth of N parts of all; `matrix` runs every case on every mutant; `shrink` shrinks the kills.
-    Mutants that have not begun when `seconds` have passed are timed out, and `limits` are those of
-    one mutant. They are judged in `workers` processes; 0 judges in this one, which starts sooner,
-    and which a fault may end. (With processes the calling script needs a
-    `if __name__ == "__main__"`, as for all of Python's.)
+    `ids` and `operators` restrict the mutants, and `shard` to the Kth of N parts of all; `matrix`
+    runs every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
+    `seconds` have passed are timed out, and `limits` are those of one mutant. They are judged in
+    `workers` processes; 0 judges in this one, which starts sooner, and which a fault may end. (With
+    processes the calling script needs a `if __name__ == "__main__"`, as for all of Python's.)
 
     By `anywhere` the faults that fit any subject are scored in place of the subject's own. Cases
     that are `expected` to diverge without a fault are left out.
@@ -101,15 +98,14 @@ def score(
         return telling(bench) if scored[0].subject == ANY else bench
 
     def identity(bench: Bench) -> dict[str, Any]:
-        return {**identity_of(bench.campaign, [*scored, *watch]), "pairs": pairs}
+        return identity_of(bench.campaign, [*scored, *watch])
 
     bench = drawn(fresh_seed() if seed is None else seed)
     until = started + seconds if seconds else None
     with closing(Journal(journal)) if journal else nullcontext() as kept:
         if kept and resume and seed is None:
             bench = drawn(kept.newest(identity(bench))["seed"])
-        mutants = [*scored, *drawn_pairs(scored, pairs, bench.campaign.plan.seed)]
-        run = _Run(bench, identity(bench), mutants, watch, shard, workers, until, kept, resume)
+        run = _Run(bench, identity(bench), scored, watch, shard, workers, until, kept, resume)
         return run.score(progress, command, started)
 
 
@@ -224,7 +220,6 @@ class _Run:
             placebos=tuple(placebos),
             canaries=tuple(canaries),
             identity=self.identity,
-            sampled={"pair": len(all_pairs(self.mutants))} if self.identity["pairs"] else {},
             listed=tuple(mutant.id for mutant in self.mutants),
             shard=self.shard,
             seconds=time.time() - started,
@@ -325,7 +320,7 @@ def summed_up(
 
 def concluded(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     """What a Score of these `results` comes to, by its fields."""
-    results = with_masking(sorted(results, key=lambda result: result.id))
+    results = sorted(results, key=lambda result: result.id)
     return {**verdict_on(results, reason), "results": tuple(results)}
 
 
@@ -336,17 +331,3 @@ def _check(workers: int, seconds: float | None, journal: Path | None, resume: bo
         raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")
     if resume and journal is None:
         raise UsageError("a campaign is resumed from its journal: name one")
-
-
-MASKED = "each of the two is killed alone: together they mask each other"
-
-
-def with_masking(results: Sequence[Result]) -> list[Result]:
-    """`results` in which a pair that survived says so where both of its parts were killed."""
-    killed = {result.id for result in results if result.state == "killed"}
-    return [
-        replace(result, reason=MASKED)
-        if result.state == "survived" and JOIN in result.id and {*result.id.split(JOIN)} <= killed
-        else result
-        for result in results
-    ]

@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 @click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
 @click.option("--operator", "operators", multiple=True, help="Score this family only.")
 @click.option(
-    "--pairs", type=click.IntRange(min=0), default=0, metavar="N",
-    help="Score N pairs of these mutants too, drawn under the seed.",
-)  # fmt: skip
-@click.option(
     "--anywhere", is_flag=True, help="Score the faults that fit any subject, not those of its own.",
 )  # fmt: skip
 @expected_option
@@ -62,7 +58,6 @@ def score(
     subject: str,
     ids: tuple[str, ...],
     operators: tuple[str, ...],
-    pairs: int,
     anywhere: bool,
     expected_file: Path | None,
     examples: int | None,
@@ -112,7 +107,6 @@ def score(
             subject,
             ids=ids,
             operators=operators,
-            pairs=pairs,
             examples=examples,
             seed=seed,
             seconds=seconds,

@@ -16,7 +16,6 @@ from typing import Any
 
 from kvfuzz.errors import UsageError, did_you_mean, one_line
 from mutants.library.mutant import ANY, Mutant
-from mutants.library.pairs import JOIN, Pair, pair
 
 HOME = "mutants.library.faults"
 ANYWHERE = "mutants.generic.faults"
@@ -57,11 +56,7 @@ def _found(names: set[str]) -> dict[str, Mutant]:
 
 
 def find(mutant_id: str) -> Mutant:
-    """The mutant called `mutant_id`, or the pair of those joined by a plus. Raises UsageError with
-    near matches."""
-    first, join, second = mutant_id.partition(JOIN)
-    if join:
-        return pair(find(first), find(second))
+    """The mutant called `mutant_id`. Raises UsageError with near matches."""
     known = everything()
     if mutant_id not in known:
         raise UsageError(
@@ -109,7 +104,6 @@ def select(
         and (not wanted or mutant.id in wanted)
         and (not operators or mutant.operator in operators)
     ]
-    scored += [mutant for mutant in chosen if isinstance(mutant, Pair)]
     if not scored:
         subjects = sorted({mutant.subject for mutant in everything().values()})
         raise UsageError(

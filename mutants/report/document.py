@@ -24,9 +24,6 @@ to be equivalent has the reason in place of that. It counts as such only while i
 float64 (up to four moves, five columns, all strings of two tokens), and notes a digest of the
 fault's file and of the decoder, with which the confirmation expires.
 
-`a+b` is the pair of two faults, wherever an id is taken; `kvfuzz score --pairs N` draws N of them
-under the seed, of faults that replace different functions, and says which mask each other.
-
 The faults of `offsetting` come in pairs that undo each other: the logits agree, the states
 between do not, and only the check for latent differences kills them.
 """

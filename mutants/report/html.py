@@ -21,7 +21,6 @@ from mutants.campaign.result import (
 from mutants.library.mutant import STATES
 from mutants.library.registry import known
 from mutants.report.entry import Entry, entry
-from mutants.report.interval import sentences
 from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
 from mutants.report.words import MEANING, headline, identity, in_reading_order, words
 
@@ -49,7 +48,6 @@ def page(score: Score, written: dict[str, Path], changed: Since | None = None) -
         since=changed.lines if changed else (),
         identity=identity(score),
         placebos=placebos(score),
-        precision=sentences(score),
         operators=list(_operators(score.results)),
         matrix=kill_matrix(score),
         needed=examples_to_kill(score),

@@ -11,7 +11,6 @@ from mutants.campaign.result import Result, Score, percent_text
 from mutants.library.mutant import STATES
 from mutants.library.registry import known
 from mutants.report.advice import hunt_command, would_kill
-from mutants.report.interval import sentences
 from mutants.report.words import headline, identity, in_reading_order, outcome, words
 
 LIMIT = 1_000_000
@@ -69,7 +68,6 @@ def _head(score: Score, changed: Since | None) -> str:
         f"## {escaped(title)}: KV cache mutation score of {code(score.subject)}",
         f"{escaped(headline(score))} Verdict: {score.verdict}.",
         *([_list("Since the baseline", changed.lines)] if changed else []),
-        *map(escaped, sentences(score)),
         f"The same again: {code(score.command, LONGEST_COMMAND)}",
         _counts(score),
         _identity(score),

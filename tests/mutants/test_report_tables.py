@@ -1,4 +1,4 @@
-"""What the page tells of all mutants at once: matrix, cases to kill, narrow kills, the interval."""
+"""What the page tells of all mutants at once: matrix, cases to kill, narrow kills."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from kvfuzz.case.case import Case
 from mutants.campaign.result import Result
 from mutants.library.registry import library
 from mutants.report.html import page
-from mutants.report.interval import intervals, sentences, wilson
 from mutants.report.tables import BOUNDS, barely_killed, examples_to_kill, kill_matrix
-from tests.mutants.scores import all_survived, made, no_score, result
+from tests.mutants.scores import all_survived, made, result
 from tests.pages import Page
 
 CASES = (
@@ -166,64 +165,6 @@ def test_the_narrowest_kills_come_first() -> None:
     assert found == ["append.one_slot_late", *(f"append.a{number:02}" for number in range(9))]
     text = Page(page(score, {})).text
     assert "append.one_slot_late 1.01 \N{MULTIPLICATION SIGN} float32 agreement 0" in text
-
-
-@pytest.mark.parametrize(
-    ("killed_of", "low", "high"),
-    [
-        ((0, 10), 0.0, 27.75),
-        ((10, 10), 72.25, 100.0),
-        ((5, 10), 23.66, 76.34),
-        ((81, 263), 25.53, 36.62),
-        ((15, 148), 6.24, 16.05),
-        ((0, 20), 0.0, 16.11),
-        ((1, 29), 0.61, 17.18),
-    ],
-)
-def test_the_interval_is_wilsons(killed_of, low, high) -> None:
-    """The last four as R. G. Newcombe prints them (Statistics in Medicine 17, 1998, table I, method
-    3: 0.2553 to 0.3662, 0.0624 to 0.1605, 0 to 0.1611, 0.0061 to 0.1718); 5 of 10 by hand:
-    (0.5 + 0.19207 -+ 1.95996 x 0.18602) / 1.38415."""
-    assert wilson(*killed_of) == pytest.approx((low, high), abs=0.006)
-
-
-def test_of_nothing_nothing_is_known() -> None:
-    """From 0 to 100 %."""
-    assert wilson(0, 0) == (0.0, 100.0)
-
-
-def test_only_a_random_sample_has_an_interval() -> None:
-    """A whole list has none, and the report says so; without a score there is neither."""
-    whole = made([killed("append.prepends", 0), result("append.one_slot_late", "survived")])
-    assert intervals(whole) == []
-    assert sentences(whole) == [
-        "Every mutant that was asked for was run: they are no sample, and have no interval. The "
-        "score holds for the 10 cases of seed 7."
-    ]
-    assert sentences(no_score("the unmutated zoo diverges")) == []
-
-
-def test_a_sample_says_what_its_interval_is_of() -> None:
-    """Of the operator that was sampled, by the mutants of that alone; what stands beside the score
-    is not counted."""
-    pairs = [result(f"pair.p{number}", "killed") for number in range(5)]
-    pairs += [result(f"pair.s{number}", "survived") for number in range(5)]
-    pairs += [result("pair.loud", "loud", reason="x")]
-    score = made([*pairs, result("append.prepends")], sampled={"pair": 1000})
-    (interval,) = intervals(score)
-    assert (interval.killed, interval.decided, interval.population) == (5, 10, 1000)
-    expected = (
-        "pair: 5 of 10 killed, drawn at random from 1000; 95 % interval of the score of all of "
-        "them: 23.7 to 76.3 %"
-    )
-    rest = (
-        "Every other mutant that was asked for was run: they are no sample, and have no interval. "
-        "The score holds for the 10 cases of seed 7."
-    )
-    assert sentences(score) == [expected, rest]
-    assert sentences(made(pairs, sampled={"pair": 1000})) == [expected]
-    assert intervals(made(pairs, sampled={"pair": len(pairs)})) == []
-    assert expected in Page(page(score, {})).text
 
 
 def test_what_was_not_killed_heads_the_page_with_what_would_kill_it() -> None:
