@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvfuzz.localize.causes import CAUSES, Facts, advice, find_cause
-from kvfuzz.localize.lookalikes import WrongState, find_lookalike, table
+from kvfuzz.localize.lookalikes import WrongState, find_lookalike, to_table
 from kvfuzz.subjects.trace import KINDS, Site
 
 ROWS, LENGTH, WIDTH = 3, 5, 8
@@ -140,9 +140,9 @@ def test_every_site_has_a_cause_and_an_advice(kind):
 def test_a_table_is_rows_places_and_features():
     """Wherever the axes are; without an axis of rows there is one."""
     state = torch.arange(2.0 * 3 * 5 * 7).reshape(2, 3, 5, 7)
-    found = table(state, 2, 0)
+    found = to_table(state, 2, 0)
     assert found.shape == (2, 5, 21)
     assert found[1, 4].tolist() == state[1, :, 4].flatten().tolist()
-    assert table(state.transpose(0, 2), 0, 2).shape == (2, 5, 21)
-    assert table(state, 2, None).shape == (1, 5, 42)
-    assert table(state[:, 0, :, 0], 1, 0).shape == (2, 5, 1)
+    assert to_table(state.transpose(0, 2), 0, 2).shape == (2, 5, 21)
+    assert to_table(state, 2, None).shape == (1, 5, 42)
+    assert to_table(state[:, 0, :, 0], 1, 0).shape == (2, 5, 1)

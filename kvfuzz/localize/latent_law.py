@@ -1,6 +1,6 @@
 """The latent law: where the logits agree, the states inside the two paths agree as well.
 
-Faults that offset each other break it. It is checked on request alone, since what breaks it may be
+Faults that offset each other break it. It is checked only on request, since what breaks it may be
 harmless.
 """
 
@@ -13,7 +13,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.localize.location import Latent, find_latents
 from kvfuzz.localize.operations.first_difference import latent_cells
-from kvfuzz.localize.operations.traced_case import diverging_step, inside
+from kvfuzz.localize.operations.traced_case import find_diverging_step, trace_case
 from kvfuzz.localize.traced_states import (
     ExpectedStates,
     can_trace,
@@ -27,9 +27,11 @@ from kvfuzz.subjects.trace import Site
 
 
 def check_latent(subject: Subject, case: Case, expected: ExpectedStates | None = None) -> Verdict:
-    """The verdict on `case` by the latent law; discarded where the logits differ, where no state
-    can be seen and where a path raises. `expected` are the states of the uncached path of a subject
-    that reports them, if they are known."""
+    """Returns the verdict on `case` by the latent law: discarded where the logits differ, where no
+    state can be seen and where a path raises.
+
+    `expected` are the states of the uncached path of a subject that reports them, if known.
+    """
     with seeded(case.seed), torch.no_grad():
         try:
             first, states = find_first_latent(subject, case, expected)
@@ -52,9 +54,11 @@ def check_latent(subject: Subject, case: Case, expected: ExpectedStates | None =
 def find_first_latent(
     subject: Subject, case: Case, expected: ExpectedStates | None = None
 ) -> tuple[Latent | None, int]:
-    """The first state that differs though the logits agree, None if none does, and how many were
-    compared until then: none where the logits differ, or where no state can be seen. `expected` are
-    those of the uncached path of a subject that reports them, if they are known."""
+    """Returns the first state that differs although the logits agree, None if none does, and how
+    many states were compared: zero where the logits differ or no state can be seen.
+
+    `expected` are the states of the uncached path of a subject that reports them, if known.
+    """
     if can_trace(subject):
         states = list(compare_sites(subject, case, expected))
         if logits_differ(states):
@@ -65,7 +69,7 @@ def find_first_latent(
             if one.differs:
                 return find_latents(difference_map([one]))[0], count
         return None, count
-    found = inside(subject, case)
-    if diverging_step(found) is not None or not found.found:
+    traced = trace_case(subject, case)
+    if find_diverging_step(traced) is not None or not traced.comparisons:
         return None, 0
-    return next(iter(find_latents(latent_cells(found))), None), len(found.found)
+    return next(iter(find_latents(latent_cells(traced))), None), len(traced.comparisons)

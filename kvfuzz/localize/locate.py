@@ -1,15 +1,17 @@
 """From "the logits differ" to the first state, the line of source and the cause.
 
-A subject that reports its states (`trace`) is located by them. Of any other that computes with
-torch each operation is recorded and compared with that of a run over the whole prefix. Of one that
-shows nothing there are the step and the position alone.
+A case is located by states, by operations or by logits, in this order:
+
+1. By the states that the subject itself reports, if it has a `trace`.
+2. By every operation of the subject, recorded and compared with a run over the whole prefix.
+3. By the logits alone, where nothing else is visible: these give only the step and the position.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -17,29 +19,26 @@ from torch import Tensor
 from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.errors import KvfuzzError
+from kvfuzz.localize import traced_states
 from kvfuzz.localize.causes import Facts, advice, find_cause
 from kvfuzz.localize.location import Divergence, Location, SiteDifference, find_latents
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.localize.operations import evidence
 from kvfuzz.localize.operations.first_difference import (
-    cells,
-    first_inside,
+    find_first,
     latent_cells,
+    map_cells,
     raised_at,
     shows_logits,
 )
-from kvfuzz.localize.operations.reference_runs import agree
-from kvfuzz.localize.operations.traced_case import Inside, diverging_step, inside, inside_uncached
-from kvfuzz.localize.paths import PathGroups, compare_paths, find_suspect
-from kvfuzz.localize.traced_states import (
-    can_trace,
-    compare_sites,
-    difference_map,
-    evidence_of,
-    find_divergence,
-    logits_differ,
-    state_of,
+from kvfuzz.localize.operations.reference_runs import logits_agree
+from kvfuzz.localize.operations.traced_case import (
+    TracedCase,
+    find_diverging_step,
+    trace_case,
+    trace_uncached,
 )
+from kvfuzz.localize.paths import PathGroups, compare_paths, find_suspect
 from kvfuzz.oracle.agreement import check_against
 from kvfuzz.oracle.reference import reference
 from kvfuzz.subjects.loading import Options, as_factory
@@ -56,13 +55,13 @@ def locate(
     options: Options | None = None,
     paths: PathGroups | None = None,
 ) -> Location:
-    """Where `subject` (a subject, a factory of one, or a name) first goes wrong on `case`.
+    """Finds where `subject` (a subject, a factory of one, or a name) first goes wrong on `case`.
 
-    In float64 where the subject offers it, since a small fault in a state hides below the rounding
-    of float32; in the case's own dtype where float64 shows nothing. `paths` says which paths agree,
-    if that is known. A state that differs while the logits agree is `latent`; with `strict` it is
-    `first` as any other. `first` is None where no state differs that counts. Raises what the
-    uncached path of the subject raises, InvalidSubject and InvalidCase.
+    Runs in float64 where the subject offers it, since a small fault in a state hides below the
+    rounding of float32; in the case's own dtype where float64 shows nothing. `paths` are the paths
+    that agree, if they are known. A state that differs while the logits agree is `latent`; with
+    `strict` it is `first` like any other. `first` is None where no state differs that counts.
+    Raises what the uncached path of the subject raises, InvalidSubject and InvalidCase.
     """
     factory = as_factory(subject, options=options)
     found = Location(None)
@@ -71,176 +70,159 @@ def locate(
             if dtype in factory.dtypes or dtype == case.dtype:
                 case_in = replace(case, dtype=dtype)
                 try:
-                    found = _located(factory, case_in, paths, strict)
+                    found = _locate_in_dtype(factory, case_in, paths, strict)
                 except KvfuzzError:
                     raise
                 except Exception:
                     if dtype == case.dtype:
                         raise
-                    continue  # a subject that does not follow into float64, as a scripted one
+                    continue  # some subjects fail in float64, for example scripted ones
                 if found.first is not None or found.latent:
                     break
     return found
 
 
-def _located(factory: Factory, case: Case, paths: PathGroups | None, strict: bool) -> Location:
+def _locate_in_dtype(
+    factory: Factory, case: Case, paths: PathGroups | None, strict: bool
+) -> Location:
     subject = factory.subject(case)
-    plain, uncached, logits = _plain(subject, case)
-    paths = paths or _paths(subject, case)
+    plain = _run_plain(subject, case)
+    paths = paths or _compare_paths(subject, case)
     suspect, sentence = find_suspect(paths)
     started = time.perf_counter()
-    if can_trace(subject):
+    if traced_states.can_trace(subject):
         found = _by_states(subject, case, strict)
     else:
-        found = _by_operations(subject, case, paths, strict, uncached, logits)
+        found = _by_operations(subject, case, paths, strict, plain)
         if not found.located and not found.cells:
             found = _by_logits(subject, case, factory.name)
-    cost = (time.perf_counter() - started) / plain if plain else None
+    cost = (time.perf_counter() - started) / plain.seconds if plain.seconds else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
-    return replace(found, suspect=suspect, cost=cost, notes=notes, cells=_with_first(found))
+    cells = _cells_with_first(found)
+    return replace(found, suspect=suspect, cost=cost, notes=notes, cells=cells)
 
 
-def _with_first(found: Location) -> tuple[SiteDifference, ...]:
-    """The map with the first divergence on it, also where its state is not about one position."""
-    first = found.first
-    if first is None or not found.cells:
-        return found.cells
-    own = SiteDifference(first.step, str(first.site), first.position, first.excess)
-    there = [cell for cell in found.cells if replace(cell, excess=own.excess) == own]
-    if any(cell.excess > 1 for cell in there):
-        return found.cells
-    return (*(cell for cell in found.cells if cell not in there), own)
+@dataclass(frozen=True)
+class _PlainRuns:
+    """The two runs of a case without recording: how long both took, and their logits; `cached` is
+    None if that path raised."""
+
+    seconds: float
+    uncached: Tensor
+    cached: Tensor | None
 
 
-def _plain(subject: Subject, case: Case) -> tuple[float, Tensor, Tensor | None]:
-    """What the two plain runs of `case` take, and the logits of both; None for those of the cached
-    one if that raises."""
-    started, logits = time.perf_counter(), None
+def _run_plain(subject: Subject, case: Case) -> _PlainRuns:
+    started, cached = time.perf_counter(), None
     uncached = run_uncached(subject, layout(case).sequences)
     with suppress(CachedPathRaised, Refused):
-        logits = run_cached(subject, case)
-    return time.perf_counter() - started, uncached, logits
+        cached = run_cached(subject, case)
+    return _PlainRuns(time.perf_counter() - started, uncached, cached)
 
 
-def _paths(subject: Subject, case: Case) -> PathGroups | None:
+def _compare_paths(subject: Subject, case: Case) -> PathGroups | None:
     try:
         return compare_paths(subject, case)
     except KvfuzzError:
         raise
     except Exception:
-        return None  # what a path raises is told by the verdict
+        return None  # the verdict reports what a path raises
+
+
+# 1. By states.
 
 
 def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
-    """By the states that the subject reports."""
-    states = list(compare_sites(subject, case))
-    diverging = [(one, found) for one in states if (found := find_divergence(one)) is not None]
-    map_ = tuple(difference_map(states))
-    if not diverging:
-        return Location(None, cells=map_)
-    compared, first = diverging[0]
-    latent = () if logits_differ(states) else find_latents(map_)
+    """Locates by the states that the subject reports."""
+    sites = list(traced_states.compare_sites(subject, case))
+    cells = tuple(traced_states.difference_map(sites))
+    diverging = ((one, traced_states.find_divergence(one)) for one in sites)
+    compared, first = next(((one, d) for one, d in diverging if d is not None), (None, None))
+    if compared is None or first is None:
+        return Location(None, cells=cells)
+    latent = () if traced_states.logits_differ(sites) else find_latents(cells)
     if latent and not strict:
-        return Location(None, latent=latent, cells=map_)
+        return Location(None, latent=latent, cells=cells)
     facts = Facts(
-        _operation_before(case, first.step),
+        _last_cache_operation(case, first.step),
         earlier=compared.site.kind == "cache" and first.position < len(compared.step.before[0]),
         window=_window(subject, first.site),
     )
-    told = _told(first, state_of(compared, states, first), facts)
-    shown = evidence_of(states, compared.step)
-    return replace(told, evidence=shown, latent=latent, cells=map_)
+    found = _explain(first, traced_states.wrong_state(compared, sites, first), facts)
+    shown = traced_states.find_evidence(sites, compared.step)
+    return replace(found, evidence=shown, latent=latent, cells=cells)
 
 
-def _operation_before(case: Case, step: int) -> str | None:
-    """The kind of the last step up to `step` that fed nothing."""
-    kinds = [one.kind for one in case.steps() if one.index <= step and not one.feeds]
-    kinds = [kind for kind in kinds if kind not in ("switch", "new")]
-    return kinds[-1] if kinds else None
-
-
-def _window(subject: Any, site: Site) -> int | None:
-    windows = getattr(subject, "windows", None)
-    if not windows or site.layer is None or site.layer >= len(windows):
-        return None
-    found: int | None = windows[site.layer]
-    return found
+# 2. By operations.
 
 
 def _by_operations(
-    subject: Subject,
-    case: Case,
-    paths: PathGroups | None,
-    strict: bool,
-    uncached: Tensor,
-    logits: Tensor | None,
+    subject: Subject, case: Case, paths: PathGroups | None, strict: bool, plain: _PlainRuns
 ) -> Location:
-    """By every operation of the torch modules. `paths` says which paths agree; `uncached` and
-    `logits` are those of the two runs when they were not recorded."""
+    """Locates by every operation that the subject's torch modules compute."""
     if find_suspect(paths)[0] == "uncached":
-        found = inside_uncached(subject, case)
+        traced = trace_uncached(subject, case)
     else:
-        found = inside(subject, case, uncached, paths is not None and paths.prefixes_agree)
-    if not found.raised and not shows_logits(found):
+        prefixes_agree = paths is not None and paths.prefixes_agree
+        traced = trace_case(subject, case, plain.uncached, prefixes_agree)
+    if not traced.raised and not shows_logits(traced):
         return Location(None)
-    step = diverging_step(found)
-    notes = _seen(found) + _otherwise(found, logits, subject)
-    latent = find_latents(latent_cells(found)) if step is None else ()
-    what = None
-    if step is not None or (latent and strict):
-        what = first_inside(found, latent[0].step if step is None else step, latent=step is None)
-    map_ = tuple(cells(found, step))
+    step = find_diverging_step(traced)
+    notes = _notes_on_recording(traced, plain.cached, subject)
+    latent = find_latents(latent_cells(traced)) if step is None else ()
+    found = None
+    if step is not None:
+        found = find_first(traced, step)
+    elif latent and strict:
+        found = find_first(traced, latent[0].step, latent=True)
+    # After the search: the map shows what it has compared.
+    cells = tuple(map_cells(traced, step))
     if step is None and not (latent and strict):
-        return Location(None, latent=latent, cells=map_, notes=notes)
-    if what is None:
-        return Location(None, cells=map_, notes=(*notes, _nothing_differs(found)))
-    first, compared, blamed = what
-    operation, window = _operation_before(case, first.step), _window(subject, first.site)
-    told = _told(
-        first,
-        evidence.state_of(found, compared),
-        evidence.facts_of(found, compared, blamed, operation, window),
-    )
-    shown = evidence.evidence_of(found, first.step)
-    return replace(told, evidence=shown, latent=latent, cells=map_, notes=notes)
+        return Location(None, latent=latent, cells=cells, notes=notes)
+    if found is None:
+        return Location(None, cells=cells, notes=(*notes, _note_nothing_differs(traced)))
+    first, compared, blamed = found
+    operation, window = _last_cache_operation(case, first.step), _window(subject, first.site)
+    facts = evidence.find_facts(traced, compared, blamed, operation, window)
+    shown = evidence.find_evidence(traced, first.step)
+    location = _explain(first, evidence.wrong_state(traced, compared), facts)
+    return replace(location, evidence=shown, latent=latent, cells=cells, notes=notes)
 
 
-def _told(first: Divergence, state: WrongState, facts: Facts) -> Location:
-    """The location `first` with its cause."""
-    cause, seen = find_cause(first.site, first.position, state, facts)
-    where = first.site, first.row, first.position
-    return Location(first, cause, advice(cause, *where, seen, facts.operation))
+def _notes_on_recording(
+    traced: TracedCase, plain: Tensor | None, subject: Subject
+) -> tuple[str, ...]:
+    """Returns what to know about the recorded run; `plain` are the logits without recording."""
+    notes = []
+    if not traced.recording.whole:
+        notes.append("the states are too large to keep: only the results of modules were compared")
+    recorded = traced.logits
+    if recorded is None or plain is None:
+        return tuple(notes)
+    if not logits_agree(recorded, plain, subject):
+        notes.append(
+            "the cached path gave other logits when it was recorded: it is not deterministic, or "
+            "recording changes what it does"
+        )
+    return tuple(notes)
 
 
-def _seen(found: Inside) -> tuple[str, ...]:
-    if found.recording.whole:
-        return ()
-    return ("the states are too large to keep: modules were compared, and not each operation",)
-
-
-def _otherwise(found: Inside, logits: Tensor | None, subject: Subject) -> tuple[str, ...]:
-    """What is said where the recorded run is not the plain one."""
-    if found.logits is None or logits is None or agree(found.logits, logits, subject):
-        return ()
-    return (
-        "the cached path gave other logits when it was recorded: it does not repeat, or it behaves "
-        "otherwise while it is watched",
-    )
-
-
-def _nothing_differs(found: Inside) -> str:
-    """What is said where no state differs and yet the case goes wrong."""
-    if not found.raised:
-        return "no state inside could be compared"
-    last, line = found.steps[-1], raised_at(found)
+def _note_nothing_differs(traced: TracedCase) -> str:
+    """Returns the note for a case that goes wrong although no state differs."""
+    if not traced.raised:
+        return "no state inside the model could be compared"
+    last, line = traced.steps[-1], raised_at(traced)
     where = f" at {line}: {line.text}" if line else ""
     return f"no state differs up to where step {last.index + 1} ({last.kind}) raises{where}"
 
 
+# 3. By logits.
+
+
 def _by_logits(subject: Subject, case: Case, name: str) -> Location:
-    """By what a subject shows that has neither: the logits."""
+    """Locates by the logits, all that a subject shows that does not compute with torch."""
     verdict = check_against(reference(subject, case, name), subject, case, name)
-    notes = ("the inside of this subject cannot be seen: it does not compute with torch",)
+    notes = ("this subject does not compute with torch, so its states cannot be seen",)
     if verdict.first is None:
         return Location(None, notes=notes)
     one = verdict.first
@@ -258,3 +240,40 @@ def _by_logits(subject: Subject, case: Case, name: str) -> Location:
         "subject can be seen)"
     )
     return Location(first, None, text, notes=notes)
+
+
+# What all three share.
+
+
+def _explain(first: Divergence, state: WrongState, facts: Facts) -> Location:
+    """Returns the location of `first` with its cause."""
+    cause, seen = find_cause(first.site, first.position, state, facts)
+    where = first.site, first.row, first.position
+    return Location(first, cause, advice(cause, *where, seen, facts.operation))
+
+
+def _last_cache_operation(case: Case, step: int) -> str | None:
+    """Returns the kind of the last step up to `step` that changed the cache and fed no tokens."""
+    kinds = [one.kind for one in case.steps() if one.index <= step and not one.feeds]
+    kinds = [kind for kind in kinds if kind not in ("switch", "new")]
+    return kinds[-1] if kinds else None
+
+
+def _window(subject: Any, site: Site) -> int | None:
+    windows = getattr(subject, "windows", None)
+    if not windows or site.layer is None or site.layer >= len(windows):
+        return None
+    found: int | None = windows[site.layer]
+    return found
+
+
+def _cells_with_first(found: Location) -> tuple[SiteDifference, ...]:
+    """Returns the map with the first divergence on it, also where its state has no position."""
+    first = found.first
+    if first is None or not found.cells:
+        return found.cells
+    own = SiteDifference(first.step, str(first.site), first.position, first.excess)
+    there = [cell for cell in found.cells if replace(cell, excess=own.excess) == own]
+    if any(cell.excess > 1 for cell in there):
+        return found.cells
+    return (*(cell for cell in found.cells if cell not in there), own)

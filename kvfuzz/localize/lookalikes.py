@@ -181,7 +181,7 @@ _TRIALS = (
 )
 
 
-def table(found: Tensor, axis: int, rows: int | None) -> Tensor:
+def to_table(found: Tensor, axis: int, rows: int | None) -> Tensor:
     """A state as [rows, places, features], with `axis` the places and `rows` the axis of rows."""
     values: Tensor = found.movedim(axis, 0)
     if rows is None or rows == axis:

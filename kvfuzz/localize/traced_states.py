@@ -53,7 +53,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSite:
     """A site of one step in both runs, at `places`. `found` and `right` are its parts, the latter
     whole, [batch or sequences, time, features], with the `tolerances` of the latter. They are
     compared when it is asked for."""
@@ -61,7 +61,7 @@ class Compared:
     step: Step
     site: Site
     source: Line
-    places: Places
+    places: SlotPositions
     found: list[Tensor]
     right: list[Tensor]
     tolerances: list[Tolerance]
@@ -98,7 +98,7 @@ def first_state(subject: Subject, case: Case) -> Divergence | None:
     return next(filter(None, map(find_divergence, compare_sites(subject, case))), None)
 
 
-def difference_map(states: Iterable[Compared]) -> list[SiteDifference]:
+def difference_map(states: Iterable[ComparedSite]) -> list[SiteDifference]:
     """The excess of every site at every position of every step, for a picture. Padding has none."""
     cells = []
     for compared in states:
@@ -131,7 +131,7 @@ def expected_states(subject: Subject, case: Case) -> ExpectedStates:
 
 def compare_sites(
     subject: Subject, case: Case, expected: ExpectedStates | None = None
-) -> Iterator[Compared]:
+) -> Iterator[ComparedSite]:
     """Every site of every step of the cached run beside the same positions uncached, which are
     `expected` if that is known already."""
     if not can_trace(subject):
@@ -140,7 +140,7 @@ def compare_sites(
     windows = getattr(subject, "windows", None)
     for step, trace in _traced_steps(subject, case):
         device = next(iter(trace.states.values()))[0].device
-        places = _places(step, layout(case), device)
+        places = _slot_positions(step, layout(case), device)
         for site in sorted(trace.states, key=lambda site: site.order):
             in_cache = site.kind == "cache"
             start = 0 if in_cache else len(step.before[0])
@@ -153,7 +153,7 @@ def compare_sites(
                 start, due = start + due - held, held  # what a window has passed may be gone
             missing = f"holds {held} of the {due} positions due" if held < due else None
             missing = f"holds {held} positions, {due} are due" if held > due else missing
-            yield Compared(
+            yield ComparedSite(
                 step,
                 site,
                 trace.sources[site],
@@ -166,7 +166,7 @@ def compare_sites(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SlotPositions:
     """Which `position` of which `sequence` each slot of each row holds [batch, slots]; `text` is
     false for padding. Both are None where row i holds the positions `start`, `start` + 1, ... of
     sequence i."""
@@ -183,12 +183,14 @@ class Places:
         assert self.stop is not None
         return self.stop - self.start
 
-    def between(self, start: int, stop: int) -> Places:
+    def between(self, start: int, stop: int) -> SlotPositions:
         """Those of the slots `start` to `stop`."""
         if self.sequence is None or self.position is None or self.text is None:
-            return Places(start, stop=stop)
+            return SlotPositions(start, stop=stop)
         slots = slice(start, stop)
-        return Places(start, self.sequence, self.position[:, slots], self.text[:, slots], stop)
+        return SlotPositions(
+            start, self.sequence, self.position[:, slots], self.text[:, slots], stop
+        )
 
     def of(self, values: Tensor) -> Tensor:
         """The `values` [sequences, time, ...] of these places, [batch, slots, ...]."""
@@ -203,14 +205,14 @@ class Places:
         return int(self.position[row, offset])
 
 
-def _places(step: Step, found: Layout, device: torch.device) -> Places:
+def _slot_positions(step: Step, found: Layout, device: torch.device) -> SlotPositions:
     if found.plain:
-        return Places(0)
+        return SlotPositions(0)
     numbers = torch.tensor(numbers_of(step, found), device=device)[:, None]
     counted = places_of(step)
     position = torch.tensor([[place or 0 for place in row] for row in counted], device=device)
     text = torch.tensor(text_mask(step.after), device=device)
-    return Places(0, numbers, position, text)
+    return SlotPositions(0, numbers, position, text)
 
 
 def _whole(subject: Subject, case: Case) -> Trace:
@@ -261,7 +263,7 @@ def _traced_steps(subject: Subject, case: Case) -> list[tuple[Step, Trace]]:
     return traces
 
 
-def find_divergence(compared: Compared) -> Divergence | None:
+def find_divergence(compared: ComparedSite) -> Divergence | None:
     """Where the site of `compared` differs first, None if it does not."""
     diverges, channel = compared.excess > 1, -1
     if bool(diverges.any()):
@@ -291,12 +293,14 @@ def find_divergence(compared: Compared) -> Divergence | None:
     )
 
 
-def logits_differ(states: Iterable[Compared]) -> bool:
+def logits_differ(states: Iterable[ComparedSite]) -> bool:
     """Whether the logits of any step differ."""
     return any(one.differs for one in states if one.site.kind == "logits")
 
 
-def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) -> WrongState:
+def wrong_state(
+    compared: ComparedSite, states: Iterable[ComparedSite], first: Divergence
+) -> WrongState:
     """The part of the first site that differs, beside what is right."""
     part = int(compared.excess.amax((1, 2)).argmax()) if compared.excess.numel() else 0
     places = compared.places
@@ -318,7 +322,7 @@ def state_of(compared: Compared, states: Iterable[Compared], first: Divergence) 
     )
 
 
-def evidence_of(states: Iterable[Compared], step: Step) -> tuple[str, ...]:
+def find_evidence(states: Iterable[ComparedSite], step: Step) -> tuple[str, ...]:
     """What differs and what agrees in the first step that diverges."""
     before = len(step.before[0])
     seen: dict[str, list[bool]] = {}

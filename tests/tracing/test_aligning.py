@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfuzz.localize.operations.align import aligned, frame_of
+from kvfuzz.localize.operations.align import align, axis_sizes
 
 WIDTH = 101  # no number of tokens, rows or heads
 
@@ -24,8 +24,8 @@ class Setting:
         return len(self.places[0])
 
     @property
-    def frame(self):
-        return frame_of(self.places, self.fed, self.length)
+    def sizes(self):
+        return axis_sizes(self.places, self.fed, self.length)
 
 
 @st.composite
@@ -100,7 +100,7 @@ def test_new_tokens_are_found_on_whatever_axis(setting, where):
     found, right = shaped(examined(setting, first)), shaped(reference(setting))
     if where == "first" and len({setting.fed, setting.length, len(setting.places)}) < 3:
         return  # which of the axes is that of the rows cannot be told
-    is_right(aligned(found, right, setting.frame), setting, first)
+    is_right(align(found, right, setting.sizes), setting, first)
 
 
 @given(calls())
@@ -112,7 +112,7 @@ def test_a_cache_holds_all_positions(setting):
         values[:, None, :, None].expand(-1, 97, -1, WIDTH)
         for values in (examined(setting, 0), reference(setting))
     )
-    pieces = aligned(found, right, setting.frame)
+    pieces = align(found, right, setting.sizes)
     is_right(pieces, setting, 0)
     assert all(piece.every or setting.fed == setting.slots for piece in pieces)
 
@@ -128,7 +128,7 @@ def test_a_window_holds_the_last_positions(setting, data):
         return
     found = examined(setting, first)[..., None].expand(-1, -1, WIDTH)
     right = reference(setting)[..., None].expand(-1, -1, WIDTH)
-    is_right(aligned(found, right, setting.frame), setting, first)
+    is_right(align(found, right, setting.sizes), setting, first)
 
 
 @given(calls())
@@ -139,7 +139,7 @@ def test_rows_and_tokens_on_one_axis_are_parted(setting):
         return
     found = examined(setting, first).reshape(-1, 1).expand(-1, WIDTH)
     right = reference(setting).reshape(-1, 1).expand(-1, WIDTH)
-    is_right(aligned(found, right, setting.frame), setting, first)
+    is_right(align(found, right, setting.sizes), setting, first)
 
 
 @given(calls(padded=False), st.booleans())
@@ -151,24 +151,24 @@ def test_what_differs_is_in_the_piece(setting, new):
     found = examined(setting, first)[..., None].repeat(1, 1, WIDTH)
     right = reference(setting)[..., None].repeat(1, 1, WIDTH)
     found[-1, -1, 5] += 1
-    (piece,) = aligned(found, right, setting.frame)
+    (piece,) = align(found, right, setting.sizes)
     wrong = (piece.found != piece.right).nonzero().tolist()
     assert wrong == [[found.shape[0] - 1, found.shape[1] - 1, 5]]
 
 
 def test_the_axis_of_tokens_can_be_told_where_sizes_coincide():
     """As many heads as tokens: what is known from elsewhere decides."""
-    frame = frame_of([[0, 1, 2, 3]] * 2, 1, 4)
+    sizes = axis_sizes([[0, 1, 2, 3]] * 2, 1, 4)
     state = torch.arange(128.0).reshape(2, 4, 4, 4)
-    assert aligned(state, state, frame)[0].axis == 1
-    assert aligned(state, state, frame, along=2)[0].axis == 2
-    assert aligned(state, state, frame, along=-1)[0].axis is None
+    assert align(state, state, sizes)[0].axis == 1
+    assert align(state, state, sizes, along=2)[0].axis == 2
+    assert align(state, state, sizes, along=-1)[0].axis is None
 
 
 def test_shapes_that_do_not_correspond_have_no_pieces():
     """Another number of axes, or a size that is none of the two runs'."""
-    frame = frame_of([[0, 1, 2, 3]], 1, 4)
-    assert aligned(torch.ones(1, 1, 5), torch.ones(1, 4), frame) is None
-    assert aligned(torch.ones(1, 2, 5), torch.ones(1, 4, 6), frame) is None
-    padded = frame_of([[None, 0, 1], [0, 1, 2]], 1, 5)
-    assert aligned(torch.ones(7), torch.ones(7), padded) is None
+    sizes = axis_sizes([[0, 1, 2, 3]], 1, 4)
+    assert align(torch.ones(1, 1, 5), torch.ones(1, 4), sizes) is None
+    assert align(torch.ones(1, 2, 5), torch.ones(1, 4, 6), sizes) is None
+    padded = axis_sizes([[None, 0, 1], [0, 1, 2]], 1, 5)
+    assert align(torch.ones(7), torch.ones(7), padded) is None

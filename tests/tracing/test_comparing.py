@@ -9,21 +9,25 @@ from torch import nn
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Padded
 from kvfuzz.localize.operations import reference_runs as references_module
-from kvfuzz.localize.operations.align import frame_of
-from kvfuzz.localize.operations.blame import culprit, first_difference, last_difference
-from kvfuzz.localize.operations.compare_states import compared, noise_between, worst
+from kvfuzz.localize.operations.align import axis_sizes
+from kvfuzz.localize.operations.blame import (
+    find_culprit,
+    find_first_difference,
+    find_last_difference,
+)
+from kvfuzz.localize.operations.compare_states import compare_events, find_worst, noise_between
 from kvfuzz.localize.operations.difference import (
+    abs_difference,
     allowed_for,
-    difference_of,
     largest_along,
     scale_of,
 )
 from kvfuzz.localize.operations.events import Event
 from kvfuzz.localize.operations.first_difference import latent_cells
 from kvfuzz.localize.operations.modules import blocks_of, modules_of
-from kvfuzz.localize.operations.pair import grouped, paired, same_in
+from kvfuzz.localize.operations.pair import group_events, pair_events, pair_reruns
 from kvfuzz.localize.operations.sites import Sites, owner_of
-from kvfuzz.localize.operations.traced_case import diverging_step, inside
+from kvfuzz.localize.operations.traced_case import find_diverging_step, trace_case
 from kvfuzz.subjects.loading import as_factory
 from tests.subjects import decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
@@ -37,7 +41,7 @@ def event(index, output=None, operation="add", line=1, part=0):
 
 
 def pairs(mine, theirs, *sizes):
-    return paired(grouped(mine), grouped(theirs), *sizes)
+    return pair_events(group_events(mine), group_events(theirs), *sizes)
 
 
 def test_events_are_paired_by_line_and_order():
@@ -61,10 +65,14 @@ def test_a_run_done_again_may_lack_what_has_nothing_to_do():
     """And no more than that: a run that does something else besides is another run."""
     run = [event(0, operation="to"), event(1), event(2, operation="mul"), event(3)]
     again = [event(0), event(1, operation="mul"), event(2)]
-    assert {index: one.index for index, one in same_in(run, again).items()} == {1: 0, 2: 1, 3: 2}
-    assert same_in(again, run) == {}
-    assert same_in(run, [*again, event(3, operation="exp")]) == {}
-    assert same_in(run, [event(0, torch.zeros(2))]) == {}
+    assert {index: one.index for index, one in pair_reruns(run, again).items()} == {
+        1: 0,
+        2: 1,
+        3: 2,
+    }
+    assert pair_reruns(again, run) == {}
+    assert pair_reruns(run, [*again, event(3, operation="exp")]) == {}
+    assert pair_reruns(run, [event(0, torch.zeros(2))]) == {}
 
 
 @pytest.mark.parametrize(
@@ -79,14 +87,14 @@ def test_a_run_done_again_may_lack_what_has_nothing_to_do():
 )
 def test_what_stands_for_infinity_is_infinity(found, right, difference):
     """As in masks, whichever number is used."""
-    assert difference_of(torch.tensor(found), torch.tensor(right)).tolist() == difference
+    assert abs_difference(torch.tensor(found), torch.tensor(right)).tolist() == difference
 
 
 def test_neighbours_that_stand_for_infinity_are_the_same():
     """The next float64 after 2e30 is as infinite; numbers that are only large are told apart."""
     right = torch.tensor([2e30, 2.0**96], dtype=torch.float64)
     found = torch.tensor([math.nextafter(2e30, INF), 2.0**97], dtype=torch.float64)
-    assert difference_of(found, right).tolist() == [0, 2.0**96]
+    assert abs_difference(found, right).tolist() == [0, 2.0**96]
     assert largest_along(found, right, 0) == (0, 2.0**96)
     assert largest_along(found[:1], right[:1], None) == (0,)
 
@@ -94,8 +102,8 @@ def test_neighbours_that_stand_for_infinity_are_the_same():
 def test_integers_differ_or_do_not():
     """Nothing is allowed for them."""
     found, right = torch.tensor([1, 2]), torch.tensor([1, 4])
-    assert (difference_of(found, right) > 0).tolist() == [False, True]
-    masks = difference_of(torch.tensor([True, False]), torch.tensor([False, False]))
+    assert (abs_difference(found, right) > 0).tolist() == [False, True]
+    masks = abs_difference(torch.tensor([True, False]), torch.tensor([False, False]))
     assert (masks > 0).tolist() == [True, False]
     assert allowed_for(right, 1.0) == 0
 
@@ -133,38 +141,38 @@ def test_the_worst_place_is_the_first_position_that_differs():
     found[0, 1, 0] += 9
     found[1, 0, 2] += 2
     found[0, 0, 1] += 1
-    frame = frame_of([[0, 1, 2, 3]] * 2, 2, 4)
-    one = compared(event(0, found), event(1, right), frame, 0.0)
-    place = worst(one)
+    sizes = axis_sizes([[0, 1, 2, 3]] * 2, 2, 4)
+    one = compare_events(event(0, found), event(1, right), sizes, 0.0)
+    place = find_worst(one)
     assert (place.position, place.row, place.channel, place.difference) == (2, 1, 2, 2)
     assert one.differs
-    assert not compared(event(0, right[:, 2:]), event(1, right), frame, 0.0).differs
+    assert not compare_events(event(0, right[:, 2:]), event(1, right), sizes, 0.0).differs
 
 
 def test_slots_that_padding_moves_are_compared_where_they_are():
     """Of a cache with room for more than is used, as the columns of a mask are."""
-    frame = frame_of([[None, 0, 1], [0, 1, 2]], 1, 5)
+    sizes = axis_sizes([[None, 0, 1], [0, 1, 2]], 1, 5)
     right = torch.zeros(2, 5, 9, dtype=torch.float64)
     right[:, :, :5] = torch.arange(1.0, 6).diag()
     found = torch.zeros(2, 1, 9, dtype=torch.float64)
     found[0, 0, :3], found[1, 0, :3] = torch.tensor([0, 0, 2.0]), torch.tensor([0, 0, 3.0])
-    assert not compared(event(0, found), event(1, right), frame, 0.0).differs
+    assert not compare_events(event(0, found), event(1, right), sizes, 0.0).differs
     found[0, 0, 1] = 1
-    assert compared(event(0, found), event(1, right), frame, 0.0).differs
+    assert compare_events(event(0, found), event(1, right), sizes, 0.0).differs
 
 
 PLAIN = Case(((1, 2, 3, 4, 5), (9, 8, 7, 6, 5)), (2, 1, 2), dtype="float64")
 
 
 def inner(subject, case=PLAIN):
-    return inside(as_factory(subject).subject(case), case)
+    return trace_case(as_factory(subject).subject(case), case)
 
 
 @pytest.mark.parametrize("subject", [Decoder, RecurrentDecoder, decoder(mixer=decoders.Fused)])
 def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
     """By a run with other weights, of the same operations: every projection is moved, by a few
     roundoffs of float64."""
-    reference = inner(subject).references.own(2).reference
+    reference = inner(subject).references.own(2).run
     projected = [e for e in reference.recording.events if e.operation == "linear"]
     noises = [reference.noise_of(event) for event in projected]
     assert len(noises) > 10
@@ -172,9 +180,9 @@ def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
 
 
 def blamed(found):
-    last = last_difference(found, diverging_step(found))
-    first = first_difference(found, last)
-    return first, culprit(found, first.event, last)
+    last = find_last_difference(found, find_diverging_step(found))
+    first = find_first_difference(found, last)
+    return first, find_culprit(found, first.event, last)
 
 
 def test_a_right_operation_is_not_blamed():
@@ -183,7 +191,7 @@ def test_a_right_operation_is_not_blamed():
     first, event = blamed(found)
     assert first.event.module == "layers.1.mixer"
     assert (event.operation, event.place[1]) == ("mul", decoders.line_of(decoders.SharpensLater))
-    earlier = [found.found.get(index) for index in event.inputs]
+    earlier = [found.comparisons.get(index) for index in event.inputs]
     assert not any(one.differs for one in earlier if one is not None)
 
 
@@ -213,7 +221,7 @@ class DropsAtPrefillDecoder(decoders.AllocatedDecoder):
 def test_an_earlier_write_that_is_wrong_is_blamed():
     """Though the logits of that call agree."""
     found = inner(DropsAtPrefillDecoder)
-    assert diverging_step(found) == 1
+    assert find_diverging_step(found) == 1
     _, event = blamed(found)
     assert event.step == 0
 
@@ -232,11 +240,11 @@ def test_an_earlier_write_that_is_wrong_is_blamed():
 def test_every_state_of_a_clean_decoder_agrees(subject):
     """And many are compared in every step."""
     found = inner(subject)
-    assert diverging_step(found) is None
+    assert find_diverging_step(found) is None
     assert latent_cells(found) == []
-    assert not any(one.differs for one in found.found.values())
+    assert not any(one.differs for one in found.comparisons.values())
     for step in range(3):
-        there = [e for e in found.recording.of(step) if e.index in found.found]
+        there = [e for e in found.recording.of(step) if e.index in found.comparisons]
         assert len(there) > 40
 
 
@@ -263,13 +271,13 @@ class Recomputed(Decoder):
 @pytest.fixture
 def references(monkeypatch):
     """How many reference runs there were, in a list of one for each."""
-    runs, real = [], references_module.measured
+    runs, real = [], references_module.run_reference
 
     def counted(*args):
         runs.append(1)
         return real(*args)
 
-    monkeypatch.setattr(references_module, "measured", counted)
+    monkeypatch.setattr(references_module, "run_reference", counted)
     return runs
 
 
@@ -283,8 +291,8 @@ def test_one_reference_serves_all_steps(references):
 def test_a_step_is_held_to_its_own_prefix_where_the_length_matters(references):
     """Each agrees with a run over its own, and with no longer one."""
     found = inner(Recomputed)
-    assert diverging_step(found) is None
-    inside_modules = [one for one in found.found.values() if one.event.module]
+    assert find_diverging_step(found) is None
+    inside_modules = [one for one in found.comparisons.values() if one.event.module]
     assert not any(one.differs for one in inside_modules)
     assert len(references) == 3
 
@@ -293,8 +301,8 @@ def test_padded_rows_are_compared_one_by_one():
     """Each at the places of its own text."""
     case = Case(PLAIN.tokens, (Padded(3, "left", (0, 2)), 1, 1), dtype="float64", given=("mask",))
     found = inner(decoders.PaddedDecoder, case)
-    assert not found.frames[1].plain
-    pieces = [one.pieces for one in found.found.values() if one.event.step == 1]
+    assert not found.sizes[1].plain
+    pieces = [one.pieces for one in found.comparisons.values() if one.event.step == 1]
     assert {tuple(piece.row for piece in some) for some in pieces} == {(0, 1)}
     assert {some[1].positions for some in pieces if some[1].new} == {(1,)}
 
@@ -307,10 +315,10 @@ def sites(subject, step=1):
     found = inner(subject)
     events = found.recording.of(step)
     recording = found.recording
-    named = Sites(events, recording.norms, found.frames[step], recording.blocks)
+    named = Sites(events, recording.norms, found.sizes[step], recording.blocks)
     by = {}
     for one in events:
-        by.setdefault(one.module, []).append(str(named.of(one, found.found.get(one.index))))
+        by.setdefault(one.module, []).append(str(named.of(one, found.comparisons.get(one.index))))
     return by, events
 
 

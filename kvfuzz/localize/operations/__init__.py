@@ -1,1 +1,1 @@
-"""What happens inside any torch model: every operation of both paths, aligned and compared."""
+"""Records every operation of a torch model in both paths, aligns the two and compares them."""

@@ -1,9 +1,13 @@
-"""Which entries of a state are about which tokens, told by how its shape differs between two runs.
+"""Aligns two states of one operation: which entries of each belong to which token.
 
-A reference run takes `length` tokens from the first on. An examined call takes `fed` tokens after
-those that the cache holds, which then holds `slots`. An axis whose size is the length in the one
-and the number of fed tokens in the other holds the *new* tokens; one of the length and the slots
-holds *all* of them, as a cache and the columns of a mask do. Every other axis must have one size.
+A reference run takes `length` tokens from the first one on. The examined call takes `fed` tokens;
+after it the cache holds `slots` tokens in all. How the shape of a state differs between the two
+tells its axes: one of size `length` there and `fed` here holds the *new* tokens, one of size
+`length` there and `slots` here holds *all* of them, like a cache or the columns of a mask. Every
+other axis must have the same size in both.
+
+`align` cuts both states into corresponding pieces. The cuts depend on the shapes alone, so they are
+planned once for each pair of shapes.
 """
 
 from __future__ import annotations
@@ -11,25 +15,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from kvfuzz.localize.operations.pieces import Cut, Piece, Rows, at, cut_of
-
 _Shape = tuple[int, ...]
-_Cuts = tuple[tuple[_Shape, _Shape] | None, tuple[Cut, ...] | None]
+_Plan = tuple[tuple[_Shape, _Shape] | None, tuple["Cut", ...] | None]
+# The entries along an axis: a first one and how many follow, or the indices of some.
+_Taken = tuple[int, int, int] | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The sizes of both runs. `groups` says what is where in each row. `cuts` remembers how states
-    of these shapes are cut into pieces, since most states of a model share a few shapes."""
+class RowTokens:
+    """Where the tokens of one row are, or of all rows where these are alike (`row` None): the `new`
+    tokens of the call and the `slots` of the cache that hold text, and the position of each."""
+
+    row: int | None
+    new: tuple[int, ...]
+    new_positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    slot_positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AxisSizes:
+    """The sizes of both runs, and where the tokens of each group of rows are. `cuts` remembers the
+    cuts by shapes: most states of a model share a few."""
 
     rows: int
     length: int
     fed: int
     slots: int
-    groups: tuple[Rows, ...]
-    cuts: dict[tuple[_Shape, _Shape, int | None], _Cuts] = field(
+    groups: tuple[RowTokens, ...]
+    cuts: dict[tuple[_Shape, _Shape, int | None], _Plan] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -39,129 +56,253 @@ class Frame:
         return len(self.groups) == 1 and self.groups[0].row is None
 
 
-def frame_of(positions: Sequence[Sequence[int | None]], fed: int, length: int) -> Frame:
-    """The frame of a call after which the slots of each row hold these `positions`, the last `fed`
-    of them new; None is padding."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Corresponding parts of an examined state and of its reference, of one shape, for one row or
+    all (`row` None).
+
+    `axis` is the axis of the new tokens or, without one, of all; `positions` are the positions
+    along it. `rows` is the axis of rows, None where the shape does not tell. `new` and `every` say
+    whether there is an axis of new tokens, and one of all.
+    """
+
+    row: int | None
+    found: Tensor
+    right: Tensor
+    positions: tuple[int, ...]
+    axis: int | None
+    rows: int | None
+    new: bool
+    every: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How to take a piece from an examined state (`mine`) and from its reference (`theirs`); the
+    rest is as in Piece."""
+
+    row: int | None
+    mine: tuple[_Taken, ...]
+    theirs: tuple[_Taken, ...]
+    positions: tuple[int, ...]
+    axis: int | None
+    rows: int | None
+    new: bool
+    every: bool
+
+    def take(self, found: Tensor, right: Tensor) -> Piece:
+        """Returns the piece of these two states."""
+        for taken in self.mine:
+            found = _entries(found, taken)
+        for taken in self.theirs:
+            right = _entries(right, taken)
+        return Piece(
+            self.row, found, right, self.positions, self.axis, self.rows, self.new, self.every
+        )
+
+
+def axis_sizes(positions: Sequence[Sequence[int | None]], fed: int, length: int) -> AxisSizes:
+    """Returns the sizes of a call after which the slots of each row hold these `positions` (None
+    for padding), the last `fed` of them new, against a reference of `length` tokens."""
     slots = len(positions[0])
     first = list(positions[0])
     if all(list(row) == first for row in positions) and None not in first:
-        groups = [_row(None, first, fed)]
+        groups = [_row_tokens(None, first, fed)]
     else:
-        groups = [_row(number, row, fed) for number, row in enumerate(positions)]
-    return Frame(len(positions), length, fed, slots, tuple(groups))
+        groups = [_row_tokens(number, row, fed) for number, row in enumerate(positions)]
+    return AxisSizes(len(positions), length, fed, slots, tuple(groups))
 
 
-def _row(number: int | None, places: Sequence[int | None], fed: int) -> Rows:
-    old = len(places) - fed
-    slots = [slot for slot, place in enumerate(places) if place is not None]
-    at = [place for place in places if place is not None]
+def _row_tokens(number: int | None, positions: Sequence[int | None], fed: int) -> RowTokens:
+    old = len(positions) - fed
+    slots = [slot for slot, position in enumerate(positions) if position is not None]
+    held = [position for position in positions if position is not None]
     new = [slot - old for slot in slots if slot >= old]
-    return Rows(number, tuple(new), tuple(at[len(at) - len(new) :]), tuple(slots), tuple(at))
+    new_positions = held[len(held) - len(new) :]
+    return RowTokens(number, tuple(new), tuple(new_positions), tuple(slots), tuple(held))
 
 
-def aligned(
-    found: Tensor, right: Tensor, frame: Frame, along: int | None = None
+def align(
+    found: Tensor, right: Tensor, sizes: AxisSizes, along: int | None = None
 ) -> list[Piece] | None:
-    """The corresponding pieces of the state `found` in the examined call and `right` in the
-    reference run; None where they do not correspond. `along` is the axis of tokens where that is
-    known from elsewhere, -1 if there is none."""
+    """Returns the corresponding pieces of the state `found` in the examined call and of `right` in
+    the reference run; None where they do not correspond. `along` is the axis of tokens where that
+    is known from elsewhere, -1 if there is none."""
     shapes = found.shape, right.shape, along
-    if shapes not in frame.cuts:
-        frame.cuts[shapes] = _cuts(*shapes, frame)
-    unfolded, cuts = frame.cuts[shapes]
+    if shapes not in sizes.cuts:
+        sizes.cuts[shapes] = _plan(*shapes, sizes)
+    unfolded, cuts = sizes.cuts[shapes]
     if unfolded is not None:
         found, right = found.reshape(unfolded[0]), right.reshape(unfolded[1])
-    return None if cuts is None else [cut.of(found, right) for cut in cuts]
+    return None if cuts is None else [cut.take(found, right) for cut in cuts]
 
 
-def _cuts(found: _Shape, right: _Shape, along: int | None, frame: Frame) -> _Cuts:
-    """How states of the shapes `found` and `right` are cut: the shapes that they are given before,
-    None for their own, and the cuts; None where they do not correspond."""
-    unfolded = _unfolded(found, right, frame)
+def _plan(found: _Shape, right: _Shape, along: int | None, sizes: AxisSizes) -> _Plan:
+    """Returns the shapes to give both states first (None for their own) and the cuts; None in place
+    of the cuts where states of these shapes do not correspond."""
+    unfolded = _unfold(found, right, sizes)
     if unfolded is not None:
         (found, right), along = unfolded, None
-    roles = _roles(found, right, frame, along) if len(found) == len(right) else None
+    roles = _roles(found, right, sizes, along) if len(found) == len(right) else None
     if roles is None:
         return unfolded, None
-    rows = _rows_axis(found, right, frame)
-    # Without an axis of tokens it is the state at the end, which rows reach at other times.
-    if not frame.plain and (rows is None or not any(roles)):
+    rows = _rows_axis(found, right, sizes)
+    # Without an axis of tokens it is a state at the end of the run. Padded rows end at different
+    # times, so it cannot be compared.
+    if not sizes.plain and (rows is None or not any(roles)):
         return unfolded, None
-    return unfolded, tuple(cut_of(found, right, roles, group, rows) for group in frame.groups)
+    return unfolded, tuple(_plan_cut(found, right, roles, group, rows) for group in sizes.groups)
 
 
-def _unfolded(found: _Shape, right: _Shape, frame: Frame) -> tuple[_Shape, _Shape] | None:
-    """The shapes with rows and tokens apart, where a model has made one axis of both."""
-    if frame.rows == 1 or len(found) != len(right):
+def _unfold(found: _Shape, right: _Shape, sizes: AxisSizes) -> tuple[_Shape, _Shape] | None:
+    """Returns the shapes with separate axes for rows and tokens, where the model has flattened them
+    into one; None where it has not."""
+    if sizes.rows == 1 or len(found) != len(right):
         return None
     for axis, (mine, theirs) in enumerate(zip(found, right, strict=True)):
         if mine == theirs:
             continue
-        if mine == frame.rows * frame.fed and theirs == frame.rows * frame.length:
+        if mine == sizes.rows * sizes.fed and theirs == sizes.rows * sizes.length:
             return (
-                (*found[:axis], frame.rows, frame.fed, *found[axis + 1 :]),
-                (*right[:axis], frame.rows, frame.length, *right[axis + 1 :]),
+                (*found[:axis], sizes.rows, sizes.fed, *found[axis + 1 :]),
+                (*right[:axis], sizes.rows, sizes.length, *right[axis + 1 :]),
             )
         return None
     return None
 
 
-def at_slots(piece: Piece, frame: Frame) -> Iterator[Piece]:
-    """`piece` of a padded row with each axis taken as one of slots that has room for more than are
-    used, as the columns of a mask over a cache made beforehand: these are as many in both runs, and
-    padding moves what they hold."""
-    group = next((group for group in frame.groups if group.row == piece.row), None)
-    if group is None or group.slots == group.slot_positions:
-        return
-    for axis, size in enumerate(piece.found.shape):
-        same = piece.right.shape[axis] == size >= max(frame.slots, frame.length)
-        if same and axis not in (piece.axis, piece.rows):
-            yield replace(
-                piece,
-                found=at(piece.found, axis, group.slots),
-                right=at(piece.right, axis, group.slot_positions),
-            )
-
-
-def is_ambiguous(found: Sequence[int], right: Sequence[int], frame: Frame) -> bool:
-    """Whether the shapes of a state do not tell which of its axes is that of the tokens."""
-    same = tuple(found) == tuple(right) and frame.length == frame.slots
-    return same and frame.plain and frame.slots in found
-
-
 def _roles(
-    found: Sequence[int], right: Sequence[int], frame: Frame, along: int | None
+    found: Sequence[int], right: Sequence[int], sizes: AxisSizes, along: int | None
 ) -> list[str] | None:
-    """For each axis `new`, `all`, `last` (a window's share of all) or '' for none."""
+    """Returns for each axis `new`, `all`, `last` (the part of all that a window keeps) or '' for
+    neither; None where the shapes do not correspond."""
     roles = []
     for mine, theirs in zip(found, right, strict=True):
-        if theirs == frame.length and mine == frame.fed and mine != theirs:
+        if theirs == sizes.length and mine == sizes.fed and mine != theirs:
             role = "new"
-        elif theirs == frame.length and mine == frame.slots and mine != theirs:
+        elif theirs == sizes.length and mine == sizes.slots and mine != theirs:
             role = "all"
         elif mine == theirs:
             role = ""
-        elif theirs == frame.length and frame.fed < mine < frame.slots:
+        elif theirs == sizes.length and sizes.fed < mine < sizes.slots:
             role = "last"
         else:
             return None
         roles.append(role)
-    if not any(roles) and frame.length == frame.slots:
-        # An axis of that size in both: the first after the rows is taken to be that of the tokens.
-        # Here slot i holds position i, so that this decides no more than how places are called.
-        sized = [axis for axis, size in enumerate(found) if size == frame.slots and not roles[axis]]
+    if not any(roles) and sizes.length == sizes.slots:
+        # Both runs have the same size here, so any axis of that size may hold the tokens: take the
+        # first after the rows. Slot i holds position i, so a wrong guess only misnames positions.
+        sized = [axis for axis, size in enumerate(found) if size == sizes.slots and not roles[axis]]
         if along is not None:
             sized = [axis for axis in sized if axis == along]
         if sized:
             after = [axis for axis in sized if axis > 0]
-            roles[(after or sized)[0]] = "new" if frame.fed == frame.slots else "all"
+            roles[(after or sized)[0]] = "new" if sizes.fed == sizes.slots else "all"
     return roles
 
 
-def _rows_axis(found: Sequence[int], right: Sequence[int], frame: Frame) -> int | None:
+def _rows_axis(found: Sequence[int], right: Sequence[int], sizes: AxisSizes) -> int | None:
     same = [
         axis
         for axis, (mine, theirs) in enumerate(zip(found, right, strict=True))
-        if mine == theirs == frame.rows
+        if mine == theirs == sizes.rows
     ]
     return same[0] if same else None
+
+
+def _plan_cut(
+    found: Sequence[int],
+    right: Sequence[int],
+    roles: Sequence[str],
+    group: RowTokens,
+    rows: int | None,
+) -> Cut:
+    """Returns how to cut the rows of `group` from states of these shapes, whose axes have these
+    `roles`."""
+    mine: list[_Taken] = []
+    theirs: list[_Taken] = []
+    if group.row is not None and rows is not None:
+        mine.append((rows, group.row, 1))
+        theirs.append((rows, group.row, 1))
+    held = list(found)
+    for axis, role in enumerate(roles):
+        if not role:
+            continue
+        own, other = (
+            (group.new, group.new_positions)
+            if role == "new"
+            else (group.slots, group.slot_positions)
+        )
+        if role == "last":
+            # A window has dropped the first slots, so what is left starts at slot `first`.
+            first = group.slots[-1] + 1 - found[axis] if group.slots else 0
+            pairs = [(m - first, t) for m, t in zip(own, other, strict=True) if m >= first]
+            own, other = tuple(m for m, _ in pairs), tuple(t for _, t in pairs)
+        held[axis] = len(own)
+        mine += _taken(axis, own, found[axis])
+        theirs += _taken(axis, other, right[axis])
+    new = next((n for n, role in enumerate(roles) if role == "new"), None)
+    every = next((n for n, role in enumerate(roles) if role in ("all", "last")), None)
+    along = every if new is None else new
+    positions: tuple[int, ...] = ()
+    if along is not None:
+        all_positions = group.new_positions if new is not None else group.slot_positions
+        positions = all_positions[len(all_positions) - held[along] :]
+    return Cut(
+        group.row,
+        tuple(mine),
+        tuple(theirs),
+        positions,
+        along,
+        rows,
+        new is not None,
+        every is not None,
+    )
+
+
+def _taken(axis: int, indices: tuple[int, ...], size: int) -> tuple[_Taken, ...]:
+    """Returns how to take these `indices` of an `axis` of that `size`: nothing to do where they are
+    all in order, and a view, which copies nothing, where they are consecutive."""
+    count = len(indices)
+    if count and indices[-1] - indices[0] == count - 1:
+        return ((axis, indices[0], count),) if count != size else ()
+    return ((axis, indices),)
+
+
+def _entries(values: Tensor, taken: _Taken) -> Tensor:
+    if len(taken) == 3:
+        return values.narrow(*taken)
+    axis, indices = taken
+    return values.index_select(axis, torch.tensor(indices, dtype=torch.int64, device=values.device))
+
+
+def _take(values: Tensor, axis: int, indices: tuple[int, ...]) -> Tensor:
+    """Returns the entries of `values` at `indices` along `axis`."""
+    for taken in _taken(axis, indices, values.shape[axis]):
+        values = _entries(values, taken)
+    return values
+
+
+def align_by_slot(piece: Piece, sizes: AxisSizes) -> Iterator[Piece]:
+    """Yields `piece` of a padded row with each axis in turn taken as one of preallocated slots.
+
+    Such an axis, like the columns of a mask over a static cache, has one size in both runs, so its
+    shape does not show that padding moves what it holds.
+    """
+    group = next((group for group in sizes.groups if group.row == piece.row), None)
+    if group is None or group.slots == group.slot_positions:
+        return
+    for axis, size in enumerate(piece.found.shape):
+        same = piece.right.shape[axis] == size >= max(sizes.slots, sizes.length)
+        if same and axis not in (piece.axis, piece.rows):
+            yield replace(
+                piece,
+                found=_take(piece.found, axis, group.slots),
+                right=_take(piece.right, axis, group.slot_positions),
+            )
+
+
+def is_ambiguous(found: Sequence[int], right: Sequence[int], sizes: AxisSizes) -> bool:
+    """Whether the shapes of a state do not tell which of its axes holds the tokens."""
+    same = tuple(found) == tuple(right) and sizes.length == sizes.slots
+    return same and sizes.plain and sizes.slots in found

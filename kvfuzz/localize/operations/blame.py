@@ -1,8 +1,8 @@
-"""From the states that differ to the operation that made the first of them.
+"""Finds the first state that differs, and the operation to blame for it.
 
-A wrong state is made from right ones, or by an operation that the reference run does not have. So
-the search goes back from the logits along what they were made from, past every state that differs
-or has no counterpart, and stops at states that are right.
+An operation is wrong if it makes a wrong state from right ones, or if the reference run lacks it.
+So the search goes back from the logits along what they were made from, past every state that
+differs or has no counterpart, and stops at states that are right.
 """
 
 from __future__ import annotations
@@ -11,29 +11,56 @@ from collections.abc import Sequence
 
 import torch
 
-from kvfuzz.localize.operations.align import Frame
-from kvfuzz.localize.operations.compare_states import Compared, allowed_beside, compared
-from kvfuzz.localize.operations.comparisons import Comparisons, answer
-from kvfuzz.localize.operations.difference import close
+from kvfuzz.localize.operations.align import AxisSizes
+from kvfuzz.localize.operations.compare_states import (
+    ComparedEvent,
+    allowed_difference,
+    compare_events,
+)
+from kvfuzz.localize.operations.comparisons import Comparisons, find_logits
+from kvfuzz.localize.operations.difference import is_close
 from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, Event
-from kvfuzz.localize.operations.numbers import Numbers
-from kvfuzz.localize.operations.pair import key_of
-from kvfuzz.localize.operations.reference_runs import Beside
-from kvfuzz.localize.operations.traced_case import Inside
+from kvfuzz.localize.operations.pair import event_key
+from kvfuzz.localize.operations.reference_runs import StepReference, ValueIndex
+from kvfuzz.localize.operations.traced_case import TracedCase
 
 
-def first_difference(inside: Inside, last: int) -> Compared | None:
-    """The earliest state that differs of those that event number `last` was made from; None if
-    there is none."""
-    found = inside.found
-    behind = _behind(inside.recording.events, found, last)
-    return _first_of(found, behind)
+def find_last_difference(traced: TracedCase, step: int) -> int | None:
+    """Returns the event to search back from: the logits of `step`, if they differ.
+
+    A step that raised has no logits: the last differing event from which nothing was made, since
+    that may be what it raised about.
+    """
+    events = traced.recording.of(step)
+    if traced.raised and step == traced.steps[-1].index:
+        used = {index for event in events for index in event.inputs}
+        events = [event for event in events if event.index not in used]
+    elif (logits := find_logits(events)) is not None:
+        events = [logits]
+    found = traced.comparisons
+    return next(
+        (e.index for e in reversed(events) if (one := found.of(e.index)) and one.differs), None
+    )
 
 
-def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None:
-    """The earliest state that differs of those that `blamed` has gone into and `last` was made
-    from: a part of a chunk may differ earlier, as it should, and what undoes that is wrong."""
-    events, found = inside.recording.events, inside.found
+def find_first_difference(traced: TracedCase, last: int) -> ComparedEvent | None:
+    """Returns the earliest state that differs of those that event number `last` was made from; None
+    if there is none."""
+    behind = _behind(traced.recording.events, traced.comparisons, last)
+    return _first_of(traced.comparisons, behind)
+
+
+def find_first_difference_after(
+    traced: TracedCase, blamed: Event, last: int
+) -> ComparedEvent | None:
+    """Returns the earliest state that differs of those that `blamed` went into and `last` was made
+    from.
+
+    In a chunk a state may differ earlier and rightly so, as a position counted from the start of
+    the chunk does until the length of the cache is added. The operation that should undo it is the
+    wrong one, and the first difference to report comes after it.
+    """
+    events, found = traced.recording.events, traced.comparisons
     behind = _behind(events, found, last)
     into = {blamed.index}
     for event in events[blamed.index + 1 :]:
@@ -42,63 +69,14 @@ def first_made_from(inside: Inside, blamed: Event, last: int) -> Compared | None
     return _first_of(found, into)
 
 
-def _first_of(found: Comparisons, indices: set[int]) -> Compared | None:
-    """The first that differs of the states of events of these `indices`."""
+def _first_of(found: Comparisons, indices: set[int]) -> ComparedEvent | None:
+    """Returns the first of the events of these `indices` that differs."""
     there = (found.of(index) for index in sorted(indices))
     return next((one for one in there if one is not None and one.differs), None)
 
 
-def last_difference(inside: Inside, step: int) -> int | None:
-    """The logits of `step`, if they differ; of a step that raised the last of the events that
-    differ of those that no other was made from, since that may be what it raised about."""
-    events = inside.recording.of(step)
-    if inside.raised and step == inside.steps[-1].index:
-        used = {index for event in events for index in event.inputs}
-        events = [event for event in events if event.index not in used]
-    elif (logits := answer(events)) is not None:
-        events = [logits]
-    return next(
-        (e.index for e in reversed(events) if (one := inside.found.of(e.index)) and one.differs),
-        None,
-    )
-
-
-def culprit(inside: Inside, first: Event, last: int) -> Event:
-    """The operation to blame for the `first` state that differs of those that event number `last`
-    was made from: the earliest without a counterpart that is not right, of those that it was made
-    from itself and of those in its step that others were; or its own."""
-    whole = _unmatched_behind(inside, inside.recording.events[last])
-    unknown = _unmatched_behind(inside, first) + [e for e in whole if e.step == first.step]
-    own = [event for event in unknown if event.operation != OUTPUT and event.places]
-    padded = first.operation in ATTENDING and not inside.frames[first.step].plain
-    if padded and all(_is_in_both(inside, e) for e in own if e.index < first.index):
-        return _mask_of(inside, first) or first
-    return min((*own, first), key=lambda event: event.index)
-
-
-def _is_in_both(inside: Inside, event: Event) -> bool:
-    """Whether the reference run does the same: what it gives beside padding may not compare."""
-    return any(
-        key_of(event) in beside.reference.groups for beside in inside.references.of(event.step)
-    )
-
-
-def _mask_of(inside: Inside, attention: Event) -> Event | None:
-    """The conditions of the mask of an `attention` whose operands are right at every token: then it
-    sees padding, which no comparison with a run without padding can tell."""
-    events = inside.recording.events
-    behind, waiting = {attention.index}, [attention.index]
-    while waiting:
-        for source in events[waiting.pop()].inputs:
-            if source not in behind and events[source].step == attention.step:
-                behind.add(source)
-                waiting.append(source)
-    masks = [i for i in behind if events[i].output.dtype == torch.bool and events[i].places]
-    return events[max(masks)] if masks else None
-
-
 def _behind(events: Sequence[Event], found: Comparisons, last: int) -> set[int]:
-    """The events that number `last` was made from, without going past one that is right."""
+    """Returns the events that number `last` was made from, without going past one that is right."""
     behind, waiting = {last}, [last]
     while waiting:
         for source in events[waiting.pop()].inputs:
@@ -109,39 +87,93 @@ def _behind(events: Sequence[Event], found: Comparisons, last: int) -> set[int]:
     return behind
 
 
-def _unmatched_behind(inside: Inside, last: Event) -> list[Event]:
-    """The events without a counterpart that `last` was made from, without going past one that is
-    right."""
-    events = inside.recording.events
+def find_culprit(traced: TracedCase, first: Event, last: int) -> Event:
+    """Returns the operation to blame for `first`, the first state that differs of those that event
+    number `last` was made from.
+
+    That is the earliest operation without a counterpart that is not right: among those that `first`
+    was made from, and among those in its step that `last` was made from. Without any, it is the
+    operation that made `first`.
+    """
+    behind_last = _unmatched_behind(traced, traced.recording.events[last])
+    unmatched = _unmatched_behind(traced, first) + [e for e in behind_last if e.step == first.step]
+    own = [event for event in unmatched if event.operation != OUTPUT and event.places]
+    # Padded rows are compared without their padding. If attention is the first to differ, and all
+    # that it was made from is in both runs, then it must have attended to padding.
+    padded = first.operation in ATTENDING and not traced.sizes[first.step].plain
+    if padded and all(_is_in_both(traced, e) for e in own if e.index < first.index):
+        return _mask_of(traced, first) or first
+    return min((*own, first), key=lambda event: event.index)
+
+
+def _is_in_both(traced: TracedCase, event: Event) -> bool:
+    """Whether a reference run has the same operation, though its result may not compare."""
+    references = traced.references.for_step(event.step)
+    return any(event_key(event) in reference.run.groups for reference in references)
+
+
+def _mask_of(traced: TracedCase, attention: Event) -> Event | None:
+    """Returns the last condition (a boolean state) that the mask of `attention` was made from."""
+    events = traced.recording.events
+    behind, waiting = {attention.index}, [attention.index]
+    while waiting:
+        for source in events[waiting.pop()].inputs:
+            if source not in behind and events[source].step == attention.step:
+                behind.add(source)
+                waiting.append(source)
+    masks = [i for i in behind if events[i].output.dtype == torch.bool and events[i].places]
+    return events[max(masks)] if masks else None
+
+
+def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
+    """Returns the events without a counterpart that `last` was made from, without going past one
+    that is right."""
+    events = traced.recording.events
     right: dict[int, bool] = {}
     behind: set[int] = set()
     waiting = [last.index]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if source not in behind and not _is_right(inside, events[source], right):
+            if source not in behind and not _is_right(traced, events[source], right):
                 behind.add(source)
                 waiting.append(source)
-    return [events[index] for index in behind if inside.found.of(index) is None]
+    return [events[index] for index in behind if traced.comparisons.of(index) is None]
 
 
-def _is_right(inside: Inside, event: Event, known: dict[int, bool]) -> bool:
-    """Whether an operation without a counterpart of its own is none the less right: it holds
-    nothing yet, shows what is right in another shape, or the reference run has its values somewhere
-    in the same module."""
-    if (one := inside.found.of(event.index)) is not None:
+# The cached path has operations that the reference has not, such as the writes into a cache. The
+# rest of this file decides whether such an operation is right all the same.
+
+
+def _is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
+    """Whether `event` agrees with its counterpart. Without one it is right if it holds nothing yet,
+    if it only reshapes what is right, or if the reference run has its values elsewhere in the same
+    module. `known` remembers the answers."""
+    if (one := traced.comparisons.of(event.index)) is not None:
         return not one.differs
     if event.index not in known:
         known[event.index] = (
-            _is_blank(event) or _is_there(inside, event) or _is_written(inside, event)
+            _is_blank(event) or _is_elsewhere(traced, event) or _is_partly_written(traced, event)
         )
-        sources = [inside.recording.events[index] for index in event.inputs]
-        if not known[event.index] and not event.unseen and _shows(event, sources):
-            known[event.index] = all(_is_right(inside, source, known) for source in sources)
+        sources = [traced.recording.events[index] for index in event.inputs]
+        if not known[event.index] and not event.unseen and _only_reshapes(event, sources):
+            known[event.index] = all(_is_right(traced, source, known) for source in sources)
     return known[event.index]
 
 
-# What shows its operand in another shape. A slice is not among these: it may be the wrong one.
-_SHOWING = {
+_MAKING = ("zeros", "ones", "empty", "full", "new_", "tensor")
+
+
+def _is_blank(event: Event) -> bool:
+    """Whether nothing has been written yet: no entries, or a new tensor with one value all over."""
+    values = event.output
+    if not values.numel() or not event.operation.startswith(_MAKING):
+        return not values.numel()
+    return bool((values == values.flatten()[0]).all())
+
+
+# Operations that return their operand in another shape. A slice is not among them: it may take the
+# wrong part.
+_RESHAPING = {
     "squeeze",
     "unsqueeze",
     "view",
@@ -157,95 +189,91 @@ _SHOWING = {
 }
 
 
-def _shows(event: Event, sources: Sequence[Event]) -> bool:
-    """Whether `event` is its operand in another shape; a weight, where it has no `sources`."""
+def _only_reshapes(event: Event, sources: Sequence[Event]) -> bool:
+    """Whether `event` is its operand in another shape; that is a weight if there are no
+    `sources`."""
     if event.operation == "__getitem__":
         return len(sources) == 1 and sources[0].output.numel() == event.output.numel()
-    return event.operation in _SHOWING
+    return event.operation in _RESHAPING
 
 
-# What makes new numbers: what only moves numbers may have moved them to the wrong place.
-_ARITHMETIC = {"add", "sub", "mul", "div", "exp", "softplus", "silu", "sigmoid", "neg", "pow"}
-_MAKING = ("zeros", "ones", "empty", "full", "new_", "tensor")
-
-
-def _is_blank(event: Event) -> bool:
-    """Whether nothing has been written yet: no numbers, or the same one everywhere."""
-    values = event.output
-    if not values.numel() or not event.operation.startswith(_MAKING):
-        return not values.numel()
-    return bool((values == values.flatten()[0]).all())
-
-
-def _is_there(inside: Inside, event: Event) -> bool:
-    """Whether a reference run has the values of `event` in the same module."""
+def _is_elsewhere(traced: TracedCase, event: Event) -> bool:
+    """Whether a reference run has the values of `event` somewhere in the same module."""
     if not event.output.is_floating_point() or event.output.numel() < 2:
         return False
-    return any(_is_held(event, beside) for beside in inside.references.of(event.step))
+    references = traced.references.for_step(event.step)
+    return any(_holds(reference, event) for reference in references)
 
 
-def _is_held(event: Event, beside: Beside) -> bool:
+# These make new numbers. Operations that only move numbers may have moved them to a wrong place, so
+# finding their values somewhere proves nothing.
+_ARITHMETIC = {"add", "sub", "mul", "div", "exp", "softplus", "silu", "sigmoid", "neg", "pow"}
+
+
+def _holds(reference: StepReference, event: Event) -> bool:
     """Whether the reference has the values of `event` in the same module."""
-    numbers = beside.reference.numbers_in(event.module)
-    if any(_same(event, other, beside.frame) for other in numbers.near(event.output.max())):
+    values = reference.run.values_in(event.module)
+    # The largest value narrows the search to the few events that hold it.
+    if any(_same(event, other, reference.sizes) for other in values.find(event.output.max())):
         return True
-    one_token = beside.frame.plain and beside.frame.fed == 1 and event.operation in _ARITHMETIC
-    return one_token and _values_within(event, numbers)
+    one_token = reference.sizes.plain and reference.sizes.fed == 1
+    return one_token and event.operation in _ARITHMETIC and _values_within(event, values)
 
 
-def _is_written(inside: Inside, event: Event) -> bool:
-    """Whether what is written so far into a place made beforehand is what a longer run writes there
-    as well, for as many tokens as there are."""
-    if not event.writes or event.step not in inside.frames:
-        return False
-    later = inside.references.covering(event.step)
-    frame, mine = inside.frames[event.step], event.output
-    if later == event.step or not inside.frames[later].plain or not mine.is_floating_point():
-        return False
-    reference, held = inside.references.own(later).reference, mine != 0
-    for other in reference.groups.get(key_of(event), ()):
-        theirs = other.output
-        if theirs.shape != mine.shape:
-            continue
-        share = int(held.sum()) * reference.length == int((theirs != 0).sum()) * frame.slots
-        if share and bool(held.any()) and close(mine[held], theirs[held]):
-            return True
-    return False
-
-
-def _same(event: Event, other: Event, frame: Frame) -> bool:
-    """Whether `event` holds what `other` of the reference run does: at its own places, or at the
-    last ones, as a state that is carried on does."""
-    one = compared(event, other, frame, 0.0)
+def _same(event: Event, other: Event, sizes: AxisSizes) -> bool:
+    """Whether `event` holds what `other` of the reference run does: at its own positions, or at the
+    last ones, as a state carried from step to step does."""
+    one = compare_events(event, other, sizes, 0.0)
     if one is not None:
         return not one.differs and bool((event.output != 0).any())
     mine, theirs = event.output, other.output
     for axis, size in enumerate(theirs.shape):
-        if frame.plain and size == frame.length and theirs.dim() == mine.dim():
+        if sizes.plain and size == sizes.length and theirs.dim() == mine.dim():
             tail = theirs.narrow(axis, max(0, size - mine.shape[axis]), min(size, mine.shape[axis]))
-            if tail.shape == mine.shape and close(mine, tail):
+            if tail.shape == mine.shape and is_close(mine, tail):
                 return True
     return False
 
 
-def _values_within(event: Event, numbers: Numbers) -> bool:
-    """Whether every number of `event` is one of those that an event of the reference run holds: a
-    recurrence takes one token by other operations, on other shapes, than many."""
+# This many different numbers do not coincide by chance.
+_ENOUGH = 4
+
+
+def _values_within(event: Event, values: ValueIndex) -> bool:
+    """Whether every number of `event` is held by one event of the reference run. A recurrence
+    computes one token by other operations, on other shapes, than many tokens."""
     mine = torch.unique(event.output.detach().double())
     mine = mine[(mine != 0) & (mine != 1)]
-    if mine.numel() < _FEWEST or not bool(mine.isfinite().all()):
+    if mine.numel() < _ENOUGH or not bool(mine.isfinite().all()):
         return False
-    for other in numbers.near(mine.max()):
+    for other in values.find(mine.max()):
         if other.output.numel() < mine.numel():
             continue
+        # The nearest of their sorted values to each of mine is just above or just below it.
         theirs = other.output.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())
-        if bool((nearest <= allowed_beside(other, 0.0)).all()):
+        if bool((nearest <= allowed_difference(other, 0.0)).all()):
             return True
     return False
 
 
-# So many different numbers are not the same by chance.
-_FEWEST = 4
+def _is_partly_written(traced: TracedCase, event: Event) -> bool:
+    """Whether `event` has written into a preallocated tensor what a longer run writes there too,
+    and for exactly its own share of the tokens."""
+    if not event.writes or event.step not in traced.sizes:
+        return False
+    later = traced.references.covering(event.step)
+    sizes, mine = traced.sizes[event.step], event.output
+    if later == event.step or not traced.sizes[later].plain or not mine.is_floating_point():
+        return False
+    run, held = traced.references.own(later).run, mine != 0
+    for other in run.groups.get(event_key(event), ()):
+        theirs = other.output
+        if theirs.shape != mine.shape:
+            continue
+        share = int(held.sum()) * run.length == int((theirs != 0).sum()) * sizes.slots
+        if share and bool(held.any()) and is_close(mine[held], theirs[held]):
+            return True
+    return False

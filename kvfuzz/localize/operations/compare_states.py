@@ -1,5 +1,4 @@
-"""Compare the states of an examined call with those of its reference run, each against its own
-noise."""
+"""Compares one state of the examined call with that of its reference run, within its noise."""
 
 from __future__ import annotations
 
@@ -7,21 +6,20 @@ from dataclasses import dataclass
 
 import torch
 
-from kvfuzz.localize.operations.align import Frame, aligned, at_slots
-from kvfuzz.localize.operations.difference import allowed_for, difference_of, largest_along, ratio
+from kvfuzz.localize.operations.align import AxisSizes, Piece, align, align_by_slot
+from kvfuzz.localize.operations.difference import abs_difference, allowed_for, largest_along, ratio
 from kvfuzz.localize.operations.events import Event
-from kvfuzz.localize.operations.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A state beside its reference, in `pieces`: `differences` holds for each the largest
-    |difference| at each of its positions (or one in all), of which so much is `allowed`. `frame`
-    holds the sizes of both runs."""
+class ComparedEvent:
+    """A state and its reference, in `pieces`. `differences` holds for each piece the largest
+    |difference| at each of its positions (or one number in all); `allowed` is the tolerance of
+    each, and `sizes` are those of both runs."""
 
     event: Event
     partner: Event
-    frame: Frame
+    sizes: AxisSizes
     pieces: tuple[Piece, ...]
     differences: tuple[tuple[float, ...], ...]
     allowed: float
@@ -42,7 +40,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class WorstEntry:
     """Where a state differs: the largest `difference` at the first `position` that differs, its
     `row` and its `channel`; -1 where the state has none."""
 
@@ -52,43 +50,44 @@ class Worst:
     channel: int
 
 
-def compared(
-    event: Event, partner: Event, frame: Frame, noise: float, along: int | None = None
-) -> Compared | None:
-    """`event` beside its `partner`, whose noise relative to its scale is `noise`; None where they
-    do not correspond. `along` is the axis of tokens, where that is known."""
+def compare_events(
+    event: Event, partner: Event, sizes: AxisSizes, noise: float, along: int | None = None
+) -> ComparedEvent | None:
+    """Compares `event` with its `partner`, whose relative noise is `noise`; None where they do not
+    correspond. `along` is the axis of tokens, where that is known."""
     if event.output.is_floating_point() != partner.output.is_floating_point():
         return None
-    pieces = aligned(event.output, partner.output, frame, along)
+    pieces = align(event.output, partner.output, sizes, along)
     if pieces is None or (not pieces[0].positions and not event.output.is_floating_point()):
-        return None  # a count, which grows with the tokens
-    if not frame.plain:
-        allowed = allowed_beside(partner, noise)
-        pieces = [_settled(piece, frame, allowed) for piece in pieces]
+        return None  # an integer without positions is a count, which grows with the tokens
+    if not sizes.plain:
+        allowed = allowed_difference(partner, noise)
+        pieces = [_best_alignment(piece, sizes, allowed) for piece in pieces]
     differences = tuple(largest_along(piece.found, piece.right, piece.axis) for piece in pieces)
     same = not any(map(any, differences))
-    allowed = 0.0 if same else allowed_beside(partner, noise)
-    return Compared(event, partner, frame, tuple(pieces), differences, allowed)
+    allowed = 0.0 if same else allowed_difference(partner, noise)
+    return ComparedEvent(event, partner, sizes, tuple(pieces), differences, allowed)
 
 
-def allowed_beside(partner: Event, noise: float) -> float:
-    """What is allowed for a state beside that of `partner`."""
+def allowed_difference(partner: Event, noise: float) -> float:
+    """Returns the difference allowed to a state whose reference is `partner`."""
     return allowed_for(partner.output, noise, partner.scale)
 
 
-def _settled(piece: Piece, frame: Frame, allowed: float) -> Piece:
-    """`piece`, or the same with an axis of slots where that makes it right."""
+def _best_alignment(piece: Piece, sizes: AxisSizes, allowed: float) -> Piece:
+    """Returns `piece`, or the same aligned by slots where only that makes it agree."""
     if _largest(piece) <= allowed:
         return piece
-    return next((one for one in at_slots(piece, frame) if _largest(one) <= allowed), piece)
+    return next((one for one in align_by_slot(piece, sizes) if _largest(one) <= allowed), piece)
 
 
 def _largest(piece: Piece) -> float:
     return max(largest_along(piece.found, piece.right, None))
 
 
-def worst(one: Compared) -> Worst:
-    """Where `one` differs first, by position and then by size."""
+def find_worst(one: ComparedEvent) -> WorstEntry:
+    """Returns where `one`, which differs, is worst: at the first position that differs, and of the
+    rows there where the difference is the largest."""
     places = [
         (piece.positions[offset] if piece.positions else -1, -value, number, offset)
         for number, (piece, values) in enumerate(zip(one.pieces, one.differences, strict=True))
@@ -96,20 +95,11 @@ def worst(one: Compared) -> Worst:
         if value > one.allowed
     ]
     position, _, number, offset = min(places)
-    return _place(one.pieces[number], offset, position)
+    return _worst_in(one.pieces[number], offset, position)
 
 
-def noise_between(event: Event, moved: Event) -> float:
-    """The noise of `event`, relative to its scale: how far a perturbation of the weights by a
-    roundoff has `moved` it; 0 where that cannot be told."""
-    right = event.output
-    if not right.is_floating_point() or right.shape != moved.output.shape or not right.numel():
-        return 0.0
-    return max(largest_along(moved.output, right, None)) / event.scale if event.scale else 0.0
-
-
-def _place(piece: Piece, offset: int, position: int) -> Worst:
-    difference = difference_of(piece.found, piece.right)
+def _worst_in(piece: Piece, offset: int, position: int) -> WorstEntry:
+    difference = abs_difference(piece.found, piece.right)
     if piece.axis is not None:
         difference = difference.narrow(piece.axis, offset, 1)
     place = torch.unravel_index(difference.argmax(), difference.shape)
@@ -118,4 +108,13 @@ def _place(piece: Piece, offset: int, position: int) -> Worst:
         row = int(place[piece.rows])
     free = [axis for axis in range(difference.dim()) if axis not in (piece.axis, piece.rows)]
     channel = int(place[free[-1]]) if free and difference.shape[free[-1]] > 1 else -1
-    return Worst(float(difference.max()), row, position, channel)
+    return WorstEntry(float(difference.max()), row, position, channel)
+
+
+def noise_between(event: Event, moved: Event) -> float:
+    """Returns the noise of `event` relative to its scale: how far it has `moved` when the weights
+    were perturbed by a roundoff; 0 where the two cannot be compared."""
+    right = event.output
+    if not right.is_floating_point() or right.shape != moved.output.shape or not right.numel():
+        return 0.0
+    return max(largest_along(moved.output, right, None)) / event.scale if event.scale else 0.0

@@ -1,4 +1,4 @@
-"""Which operation made each tensor, and which have since written into its memory."""
+"""Tracks which operation made each tensor, and which have written into its memory since."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 _Region = tuple[object, ...]
 
 
-class Memory:
-    """The numbers of the operations of a run, by what they made and wrote."""
+class Dataflow:
+    """The operations of a run, by number, looked up by the tensors that they made and wrote."""
 
     def __init__(self) -> None:
         self._made: dict[int, int] = {}
@@ -16,22 +16,24 @@ class Memory:
         self._alive: list[Tensor] = []
 
     def made(self, tensor: Tensor, number: int) -> None:
-        """Operation `number` has made `tensor`, or changed all of it."""
+        """Notes that operation `number` made `tensor`, or changed all of it."""
         self._made[id(tensor)] = number
-        self._alive.append(tensor)  # an id stands for one object only while that lives
+        # Python reuses the id of a dead object, so every tensor must outlive the recording.
+        self._alive.append(tensor)
 
     def written(self, tensor: Tensor, number: int) -> None:
-        """Operation `number` has written `tensor`, which may be a part of its memory: what is
-        elsewhere in that stays as earlier ones left it."""
+        """Notes that operation `number` wrote `tensor`, which may be a part of its storage: the
+        earlier writers of other parts stay."""
         storage = _storage_of(tensor)
         if not storage:
             return
         if tensor.nbytes == tensor.untyped_storage().nbytes():
-            self._writers[storage] = {}
+            self._writers[storage] = {}  # all of it was overwritten: no earlier write is left
         self._writers.setdefault(storage, {})[_region_of(tensor)] = number
 
     def producers(self, tensor: Tensor) -> tuple[int, ...]:
-        """What has made `tensor`, and what has since written into its memory, the newest first."""
+        """Returns the operation that made `tensor`, after those that have written into its storage
+        since, newest first."""
         made = self._made.get(id(tensor), -1)
         known = (made,) if made >= 0 else ()
         if not self._writers:
@@ -40,8 +42,8 @@ class Memory:
         return (*sorted((one for one in writers if one > made), reverse=True), *known)
 
     def last_of(self, tensor: Tensor) -> int | None:
-        """What has given `tensor` as it is now; None where that is not one operation that is
-        known."""
+        """Returns the operation that gave `tensor` its present content; None where that is not one
+        known operation."""
         last = self._made.get(id(tensor))
         writers = self._writers.get(_storage_of(tensor), {}) if self._writers else {}
         newest = max(writers.values(), default=-1)
@@ -49,12 +51,12 @@ class Memory:
 
 
 def _region_of(tensor: Tensor) -> _Region:
-    """Where in its memory `tensor` is."""
+    """Returns which part of its storage `tensor` covers."""
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
 def _storage_of(tensor: Tensor) -> int:
-    """What stands for the memory of `tensor`; 0 where it has none."""
+    """Returns the address of the storage of `tensor`; 0 where it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""What is known of a run that was recorded: each result, by what and where it was made."""
+"""Events: each result that a run computed, with the operation, the module and the source line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from torch import Tensor
 
 from kvfuzz.localize.location import Line
 from kvfuzz.localize.operations.difference import scale_of
-from kvfuzz.localize.operations.source_lines import NOWHERE, Homes, Place, named
+from kvfuzz.localize.operations.source_lines import NOWHERE, ModelCode, SourcePlace, choose_line
 from kvfuzz.localize.operations.torch_ops import is_in_place
 
 OUTPUT = "output"
 """The operation of an event that is a module's result."""
 
 ATTENDING = ("scaled_dot_product_attention", "softmax")
-"""The operation that attention is known by."""
+"""The operations by which attention is recognised."""
 
-# Operations on two activations: what they are given is kept as well, since attention is among them.
+# Operations on two activations. Attention is among them, so their operands are kept too: only
+# these show which keys and values an attention call read.
 TAPPED = {
     "scaled_dot_product_attention",
     "matmul",
@@ -31,30 +32,32 @@ TAPPED = {
 
 @dataclass(slots=True)
 class Event:
-    """One result. `output` is a copy, made at once; `inputs` are the indices of the events that the
-    operands came from (what is none of them is a weight, a constant, or was there before), and
-    `taps` are the operands of an operation on two activations. `places` are the lines of the
-    model's packages that it was called from, the innermost first; `part` numbers several results.
+    """One result. `output` is a copy, made at once, since later operations may write into it.
+
+    `inputs` are the indices of the events that produced the operands; weights, constants and
+    tensors from before the recording have none. `taps` are the operands of an operation on two
+    activations. `places` are the lines of the model's packages on the call stack, innermost first.
+    `part` numbers the results of an operation that returns several.
     """
 
     index: int
     step: int
     operation: str
     module: str
-    places: tuple[Place, ...]
+    places: tuple[SourcePlace, ...]
     part: int
     output: Tensor
     inputs: tuple[int, ...] = ()
     taps: tuple[Tensor, ...] = ()
     unseen: bool = False
-    """Whether an operand came from outside the recording, and is no weight."""
+    """Whether an operand came from outside the recording and is not a weight."""
     same: Event | None = None
-    """The operation whose output it is as well, of a module's result."""
+    """For a module's result: the operation inside that has the same output."""
     _scale: float | None = None
 
     @property
     def scale(self) -> float:
-        """How large the numbers of its output are; 0 for integers."""
+        """The magnitude of its output; 0 for integers."""
         if self.same is not None:
             return self.same.scale
         if self._scale is None:
@@ -63,45 +66,57 @@ class Event:
         return self._scale
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourcePlace:
         return self.places[0] if self.places else NOWHERE
 
     @property
     def writes(self) -> bool:
-        """Whether it wrote into what was there before."""
+        """Whether it wrote into an existing tensor."""
         return is_in_place(self.operation)
 
 
 @dataclass(slots=True)
 class Recording:
-    """The events of a run in order. `norms` are the names of the modules that normalise, `blocks`
-    of those that are layers without a number, `homes` where the model's code is. `whole` is false
-    where operations were too many to keep, so that modules alone are there."""
+    """The events of a run, in order.
+
+    `norms` are the names of the modules that normalise, `blocks` the layers of a model that does
+    not number them, `model_code` the files of the model's code. `whole` is false where the
+    operations took too much memory, so that only the results of modules were kept.
+    """
 
     events: list[Event] = field(default_factory=list)
     norms: set[str] = field(default_factory=set)
     blocks: Mapping[str, int] = field(default_factory=dict)
-    homes: Homes | None = None
+    model_code: ModelCode | None = None
     whole: bool = True
     step: int = -1
     steps: dict[int, list[Event]] = field(default_factory=dict)
 
     def new(
-        self, operation: str, module: str, places: tuple[Place, ...], part: int, output: Tensor
+        self,
+        operation: str,
+        module: str,
+        places: tuple[SourcePlace, ...],
+        part: int,
+        output: Tensor,
     ) -> Event:
-        """A further event, of this step."""
+        """Adds an event to the current step and returns it."""
         event = Event(len(self.events), self.step, operation, module, places, part, output)
         self.events.append(event)
         self.steps.setdefault(self.step, []).append(event)
         return event
 
     def line_of(self, event: Event, owner: str | None = None) -> Line | None:
-        """The line to name for `event`. What makes positions, and masks in the module `owner` that
-        holds the layers, is a helper by design."""
+        """Returns the line to name for `event`; `owner` is the module that holds the layers.
+
+        Models make positions, and the masks in `owner`, in helpers on purpose: there the helper's
+        own line is the one to read.
+        """
         mask = event.module == owner and event.output.dim() > 2
-        files = self.homes.files if self.homes else ()
-        return named(event.places, files, helped=mask or not event.output.is_floating_point())
+        files = self.model_code.files if self.model_code else ()
+        helper = mask or not event.output.is_floating_point()
+        return choose_line(event.places, files, in_helper=helper)
 
     def of(self, step: int) -> list[Event]:
-        """The events of one step."""
+        """Returns the events of one step."""
         return self.steps.get(step, [])

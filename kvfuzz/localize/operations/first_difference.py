@@ -1,4 +1,5 @@
-"""Where a torch model goes wrong on one case: the first state, its module, and its line."""
+"""Describes where a traced case goes wrong: the first state that differs, its module and its line,
+and the map of differences."""
 
 from __future__ import annotations
 
@@ -8,57 +9,61 @@ from collections.abc import Iterator
 from kvfuzz.case.layout import places_of
 from kvfuzz.localize.location import Divergence, Line, SiteDifference
 from kvfuzz.localize.operations.blame import (
-    culprit,
-    first_difference,
-    first_made_from,
-    last_difference,
+    find_culprit,
+    find_first_difference,
+    find_first_difference_after,
+    find_last_difference,
 )
-from kvfuzz.localize.operations.compare_states import Compared, worst
-from kvfuzz.localize.operations.comparisons import answer
+from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
+from kvfuzz.localize.operations.comparisons import find_logits
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event
 from kvfuzz.localize.operations.sites import Sites, owner_of
-from kvfuzz.localize.operations.source_lines import caller, line_at
-from kvfuzz.localize.operations.traced_case import Inside
+from kvfuzz.localize.operations.source_lines import forward_line, line_at
+from kvfuzz.localize.operations.traced_case import TracedCase
 from kvfuzz.subjects.trace import Site
 
 
-def first_inside(
-    inside: Inside, step: int, latent: bool = False
-) -> tuple[Divergence, Compared, Event] | None:
-    """The first state that differs of those that the logits of `step` were made from, or with
-    `latent` of those that the first latent state was made from, with its comparison and the
-    operation to blame; None if none does."""
-    last = _first_latent(inside, step) if latent else last_difference(inside, step)
-    first = None if last is None else first_difference(inside, last)
+def find_first(
+    traced: TracedCase, step: int, latent: bool = False
+) -> tuple[Divergence, ComparedEvent, Event] | None:
+    """Returns the first state that differs, its comparison and the operation to blame; None if no
+    state differs.
+
+    The search starts from the logits of `step`, or with `latent` from the first state of `step`
+    that differs.
+    """
+    last = _first_latent(traced, step) if latent else find_last_difference(traced, step)
+    first = None if last is None else find_first_difference(traced, last)
     if first is None or last is None:
         return None
-    blamed = culprit(inside, first.event, last)
-    first = first_made_from(inside, blamed, last) or first
-    return _divergence(inside, first, blamed), first, blamed
+    blamed = find_culprit(traced, first.event, last)
+    first = find_first_difference_after(traced, blamed, last) or first
+    return _divergence(traced, first, blamed), first, blamed
 
 
-def shows_logits(inside: Inside) -> bool:
-    """Whether any operation is seen that the logits of a step were made from."""
-    answers = (answer(inside.recording.of(step.index)) for step in inside.steps)
-    return any(one is not None and one.inputs for one in answers)
+def shows_logits(traced: TracedCase) -> bool:
+    """Whether any operation was recorded that the logits of a step were made from."""
+    logits = (find_logits(traced.recording.of(step.index)) for step in traced.steps)
+    return any(one is not None and one.inputs for one in logits)
 
 
-def raised_at(inside: Inside) -> Line | None:
-    """The line of the model's code that the error of the cached path came from."""
-    homes = inside.recording.homes
-    place = homes.raised_at(inside.error) if homes and inside.error else None
+def raised_at(traced: TracedCase) -> Line | None:
+    """Returns the line of the model's code that the error of the cached path came from."""
+    code = traced.recording.model_code
+    place = code.raised_at(traced.error) if code and traced.error else None
     return line_at(place) if place else None
 
 
-def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
-    """The largest excess of every site at every position of every step that feeds, up to the
-    `first` that goes wrong: of the results of modules, and of what the search has compared."""
-    for step in inside.steps:
+def map_cells(traced: TracedCase, first: int | None) -> Iterator[SiteDifference]:
+    """Yields the largest excess of every site at every position of every step that feeds tokens, up
+    to the step `first` that goes wrong: of the results of modules, and of the states that the
+    search has compared."""
+    for step in traced.steps:
         if first is not None and step.index > first:
             break
         largest: dict[tuple[Site, int], float] = defaultdict(float)
-        for one, site in _on_map(inside, step.index):
+        for one, site in _on_map(traced, step.index):
             for piece, differences in zip(one.pieces, one.differences, strict=True):
                 if not piece.new and site.kind not in ("position", "kv", "cache"):
                     continue  # an axis that is as long as the cache by chance
@@ -71,84 +76,88 @@ def cells(inside: Inside, first: int | None) -> Iterator[SiteDifference]:
             yield SiteDifference(step.index, str(site), position, excess)
 
 
-def _on_map(inside: Inside, step: int) -> Iterator[tuple[Compared, Site]]:
-    """What the map shows of a step, and where."""
-    if step not in inside.frames:
+def _on_map(traced: TracedCase, step: int) -> Iterator[tuple[ComparedEvent, Site]]:
+    """Yields the comparisons of a step that the map shows, with their sites."""
+    if step not in traced.sizes:
         return
-    sites = _sites(inside, step)
-    for event in inside.recording.of(step):
-        shown = event.operation == OUTPUT or inside.found.looked_at(event.index)
+    sites = _sites(traced, step)
+    for event in traced.recording.of(step):
+        shown = event.operation == OUTPUT or traced.comparisons.was_compared(event.index)
         if event.output.is_floating_point() and shown:
-            one = inside.found.of(event.index)
+            one = traced.comparisons.of(event.index)
             if one is not None:
                 yield one, sites.of(event, one)
 
 
-def latent_cells(inside: Inside) -> list[SiteDifference]:
-    """The sites that differ where the logits agree. What has no axis of tokens, and what is made
-    of slots (of which some hold nothing that counts), is no evidence."""
+def latent_cells(traced: TracedCase) -> list[SiteDifference]:
+    """Returns the sites that differ where the logits agree."""
     found = []
-    for step in inside.steps:
+    for step in traced.steps:
         if not step.feeds:
             continue
-        sites = _sites(inside, step.index)
-        for one in _latent(inside, step.index):
+        sites = _sites(traced, step.index)
+        for one in _latent(traced, step.index):
             site = str(sites.of(one.event, one))
-            found.append(SiteDifference(step.index, site, worst(one).position, one.excess))
+            found.append(SiteDifference(step.index, site, find_worst(one).position, one.excess))
     return found
 
 
-def _latent(inside: Inside, step: int) -> Iterator[Compared]:
-    for event in inside.recording.of(step):
+def _latent(traced: TracedCase, step: int) -> Iterator[ComparedEvent]:
+    """Yields the results of modules in `step` that differ, if they have an axis of new tokens.
+    Others prove nothing: a state of slots may differ in slots that nobody reads."""
+    for event in traced.recording.of(step):
         if event.operation == OUTPUT and event.output.is_floating_point():
-            one = inside.found.of(event.index)
+            one = traced.comparisons.of(event.index)
             if one is not None and one.differs and one.pieces[0].new:
                 yield one
 
 
-def _first_latent(inside: Inside, step: int) -> int | None:
-    return next((one.event.index for one in _latent(inside, step)), None)
+def _first_latent(traced: TracedCase, step: int) -> int | None:
+    return next((one.event.index for one in _latent(traced, step)), None)
 
 
-def _divergence(inside: Inside, first: Compared, blamed: Event) -> Divergence:
-    place = worst(first)
+def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Divergence:
+    worst = find_worst(first)
     step = blamed.step
+    # A step that feeds nothing, like a crop, can only change the cache.
     site = Site("cache", 0)
-    if step in inside.frames:
-        site = _sites(inside, step).of(blamed, inside.found.of(blamed.index))
-    position = place.position
+    if step in traced.sizes:
+        site = _sites(traced, step).of(blamed, traced.comparisons.of(blamed.index))
+    position = worst.position
     if position < 0:
-        position = _newest(inside, first.event.step, place.row)
-    owner = owner_of(inside.recording.events, inside.recording.blocks)
-    line, called = inside.recording.line_of(blamed, owner), caller(blamed.places)
-    partner = inside.references.own(first.event.step).reference.recording.line_of(
-        first.partner, owner
-    )
+        position = _first_new_position(traced, first.event.step, worst.row)
+    recording = traced.recording
+    owner = owner_of(recording.events, recording.blocks)
+    line, caller = recording.line_of(blamed, owner), forward_line(blamed.places)
+    reference = traced.references.own(first.event.step).run.recording
+    partner = reference.line_of(first.partner, owner)
     return Divergence(
         step,
-        max(place.row, 0),
+        max(worst.row, 0),
         position,
         site,
-        place.difference,
+        worst.difference,
         first.allowed,
         line,
-        channel=place.channel,
+        channel=worst.channel,
         module=blamed.module or None,
         operation=blamed.operation,
         partner=partner if partner != line else None,
-        caller=called if line and called and called.function != line.function else None,
+        caller=caller if line and caller and caller.function != line.function else None,
     )
 
 
-def _sites(inside: Inside, step: int) -> Sites:
-    """The sites of the states of a step that feeds."""
-    recording = inside.recording
-    return Sites(recording.of(step), recording.norms, inside.frames[step], recording.blocks)
+def _sites(traced: TracedCase, step: int) -> Sites:
+    """Returns the sites of the states of a step that feeds tokens."""
+    recording = traced.recording
+    return Sites(recording.of(step), recording.norms, traced.sizes[step], recording.blocks)
 
 
-def _newest(inside: Inside, step: int, row: int) -> int:
-    """The first new position of `row` in `step`, for a state that is not about one position."""
-    found = next(one for one in inside.steps if one.index == step)
-    places = places_of(found)[max(row, 0)]
-    new = [place for place in places[len(places) - found.size :] if place is not None]
+def _first_new_position(traced: TracedCase, step: int, row: int) -> int:
+    """Returns the first new position of `row` in `step`, for a state without positions."""
+    found = next(one for one in traced.steps if one.index == step)
+    positions = places_of(found)[max(row, 0)]
+    new = [
+        position for position in positions[len(positions) - found.size :] if position is not None
+    ]
     return new[0] if new else 0

@@ -1,4 +1,4 @@
-"""The modules of a subject: their names, which of them normalise, and which are its layers."""
+"""Finds the modules of a subject: their names, which of them normalise, and which are layers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from torch import nn
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether `module` normalises, told by its kind: no modules inside and, if it has weights, such
-    of one dimension alone; if it has none, a small number that keeps it from dividing by nought."""
+    """Whether `module` normalises.
+
+    It has no children, and either weights of one dimension only, or no weights and a small float
+    attribute: the epsilon that keeps it from dividing by zero.
+    """
     if next(module.children(), None) is not None:
         return False
     weights = list(module.parameters(recurse=False))
@@ -19,9 +22,9 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def modules_of(subject: Any, model: Any) -> dict[str, nn.Module]:
-    """The modules of `subject` by their names, each once: as in its `model`, or from its attributes
-    on."""
-    roots = {"": model} if isinstance(model, nn.Module) else dict(_held(subject))
+    """Returns the modules of `subject` by name, each once: named as in its `model`, or, where that
+    is not a module, by the attributes that lead to them."""
+    roots = {"": model} if isinstance(model, nn.Module) else dict(_in_attributes(subject))
     names: dict[nn.Module, str] = {}
     for root, module in roots.items():
         for name, inner in module.named_modules(prefix=root):
@@ -30,9 +33,11 @@ def modules_of(subject: Any, model: Any) -> dict[str, nn.Module]:
 
 
 def blocks_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
-    """The names of the layers of a model that does not number them, with their numbers: two or more
-    modules of one class side by side, which hold others, in the order of their definition. None
-    where there is a numbered list of such: those are the layers."""
+    """Returns the layers of a model that does not number them: their names, each with its number.
+
+    These are two or more sibling modules of one class that have children, in the order of their
+    definition. Empty where the model has a numbered list of such modules: those are its layers.
+    """
     families: dict[tuple[str, type], list[str]] = {}
     for name, module in modules.items():
         if name and next(module.children(), None) is not None:
@@ -46,14 +51,14 @@ def blocks_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
 
 
 def block_of(module: str, blocks: Mapping[str, int]) -> str | None:
-    """The one of `blocks` that the module of that name is in, or is."""
+    """Returns the one of `blocks` that the module of that name is, or is inside."""
     while blocks and module and module not in blocks:
         module = module.rpartition(".")[0]
     return (module or None) if blocks else None
 
 
-def _held(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules among the attributes of `thing`, and in their lists and dicts, by their names."""
+def _in_attributes(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yields the modules among the attributes of `thing`, and in their lists and dicts, by name."""
     parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(thing, nn.Module):
         yield name, thing
@@ -64,9 +69,9 @@ def _held(thing: Any, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     elif not name:
         parts = getattr(thing, "__dict__", {}).items()
     for key, value in parts:
-        yield from _held(value, f"{name}.{key}" if name else str(key))
+        yield from _in_attributes(value, f"{name}.{key}" if name else str(key))
 
 
-def unnamed(module: nn.Module) -> str:
-    """A name for a module that has none: the model itself, or one made on the way."""
+def placeholder_name(module: nn.Module) -> str:
+    """Returns a name for a module that has none: the model itself, or one made during the call."""
     return f"<{type(module).__name__}>"

@@ -1,4 +1,4 @@
-"""Pair the events of two runs: the same operation, on the same line, in the same module call."""
+"""Pairs the events of two runs: the same operation, on the same line, in the same module."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from kvfuzz.localize.operations.events import Event
 
 Pairs = dict[int, Event]
 """The partner of an examined event, by its index."""
-Key = tuple[object, ...]
+EventKey = tuple[object, ...]
 """What an event has in common with the same one in another run."""
-Groups = Mapping[Key, Sequence[Event]]
+EventGroups = Mapping[EventKey, Sequence[Event]]
+"""The events of each key, in order."""
 
 
-def paired(examined: Groups, reference: Groups, fed: int, start: int, length: int) -> Pairs:
-    """The partner among the `reference` events (a run over `length` tokens from the first) of each
-    `examined` one (of a call with `fed` tokens from position `start` on), both `grouped`.
+def pair_events(
+    examined: EventGroups, reference: EventGroups, fed: int, start: int, length: int
+) -> Pairs:
+    """Returns the partner of each `examined` event (of a call with `fed` tokens from position
+    `start` on) among the `reference` events (of a run over `length` tokens from the first).
 
-    Where one line runs once for each token (a recurrence written as a loop) the examined round i is
-    the reference's round `start` + i.
+    Where a line runs once for each token, as in a recurrence written as a loop, round i of the
+    examined call is round `start` + i of the reference.
     """
     found: Pairs = {}
     for key, mine in examined.items():
         theirs = reference.get(key, ())
         if len(theirs) == len(mine):
             found |= {event.index: other for event, other in zip(mine, theirs, strict=True)}
-        elif per_token := _rounds(len(mine), len(theirs), fed, start, length):
+        elif per_token := _rounds_per_token(len(mine), len(theirs), fed, start, length):
             skipped = start * per_token
             found |= {event.index: theirs[skipped + number] for number, event in enumerate(mine)}
     return found
 
 
-def same_in(events: Sequence[Event], again: Sequence[Event]) -> Pairs:
-    """The partner of each of `events` in the same run done `again`, which may lack some: a weight
-    that has its dtype already is not converted. None have any if it does anything else besides."""
+def pair_reruns(events: Sequence[Event], again: Sequence[Event]) -> Pairs:
+    """Returns the partner of each of `events` in a rerun with float64 weights.
+
+    The rerun may lack some events: a weight that has its dtype already is not converted. If it did
+    anything else, it is not the same run, and nothing is paired.
+    """
     found: Pairs = {}
     waiting = list(reversed(again))
     for event in events:
@@ -47,22 +53,22 @@ def _is_same(event: Event, other: Event) -> bool:
     return event.operation == other.operation and event.output.shape == other.output.shape
 
 
-def grouped(events: Sequence[Event]) -> Groups:
-    """The events of each operation of each line of each module, in order, over all its calls."""
-    groups: dict[Key, list[Event]] = defaultdict(list)
+def group_events(events: Sequence[Event]) -> EventGroups:
+    """Groups events by operation, line and module, in order, over all calls of the module."""
+    groups: dict[EventKey, list[Event]] = defaultdict(list)
     for event in events:
-        groups[key_of(event)].append(event)
+        groups[event_key(event)].append(event)
     return dict(groups)
 
 
-def key_of(event: Event) -> Key:
-    """What an event has in common with the same one in another run."""
+def event_key(event: Event) -> EventKey:
+    """Returns what an event has in common with the same one in another run."""
     return event.module, event.place, event.operation, event.part
 
 
-def _rounds(mine: int, theirs: int, fed: int, start: int, length: int) -> int:
-    """How often a line runs for each token, where it does and all of them are in the reference;
-    else 0. (What is fed with padding has more slots than the reference may have tokens.)"""
+def _rounds_per_token(mine: int, theirs: int, fed: int, start: int, length: int) -> int:
+    """Returns how often a line runs for each token; 0 where it does not run once or more for every
+    token of both runs. (A padded call may feed more slots than the reference has tokens.)"""
     if mine % fed or theirs % length or fed == length or start + fed > length:
         return 0
     return mine // fed if mine // fed == theirs // length else 0

@@ -1,9 +1,9 @@
-"""Record what a torch model computes: each operation with its result, the module that it is in, its
-line of source, and the operations that its operands came from.
+"""Records what a torch model computes: each operation with its result, its module, its source line
+and the operations that its operands came from.
 
-Operations are seen by a torch function mode and modules by hooks, so that no code of the model
-changes. What is compiled runs as it is written. What a scripted function does inside, or one under
-`vmap`, is not seen: its result alone is.
+A torch function mode sees the operations and module hooks see the modules, so the model's code does
+not change. Compiled code runs uncompiled. Inside a scripted function or `vmap` nothing is seen but
+the result.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-from kvfuzz.localize.operations.dataflow import Memory
+from kvfuzz.localize.operations.dataflow import Dataflow
 from kvfuzz.localize.operations.events import OUTPUT, TAPPED, Event, Recording
-from kvfuzz.localize.operations.modules import blocks_of, is_norm, modules_of, unnamed
-from kvfuzz.localize.operations.source_lines import Homes, Outer, Place
+from kvfuzz.localize.operations.modules import blocks_of, is_norm, modules_of, placeholder_name
+from kvfuzz.localize.operations.source_lines import CallerLines, ModelCode, SourcePlace
 from kvfuzz.localize.operations.torch_ops import (
-    changed_by,
-    copied,
+    copy_of,
     is_value,
     results_in,
     tensors_in,
-    written_by,
+    written_part,
+    written_tensor,
 )
 from kvfuzz.subjects.tensors import walk
 
 MOST_BYTES = 2 * 1024**3
-"""States beyond this size are no longer kept: then modules alone are recorded."""
+"""Once the copies take more than this, only the results of modules are recorded."""
 
-# What an operation gives that is no state.
+# The types that an operation may return that are not states.
 _NO_STATE = {bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout}
 
 
@@ -52,15 +52,15 @@ class Detail(IntEnum):
 
 
 class WatchedSubject:
-    """What is known of a subject before it runs: the names of its modules and the ids of its
-    weights, and where its code is."""
+    """What is known of a subject before it runs: the names of its modules, the ids of its weights
+    and the files of its code."""
 
     def __init__(self, subject: Any) -> None:
         model = getattr(subject, "model", subject)
         modules = modules_of(subject, model)
         self.names = {id(module): name for name, module in modules.items()}
         self.blocks = blocks_of(modules)
-        self.homes = Homes(subject, model)
+        self.code = ModelCode(subject, model)
         self.weights = {
             id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
         }
@@ -70,16 +70,17 @@ class WatchedSubject:
 def record(
     watched: WatchedSubject, operations: bool = True, detail: Detail = Detail.SOURCES
 ) -> Iterator[Recording]:
-    """Inside, what the modules of a subject compute is recorded in this `detail`, and with
-    `operations` each operation in them. The caller counts `step` up."""
+    """Records the results of a subject's modules in this `detail`, and with `operations` those of
+    each operation. The caller sets the recording's `step`."""
     recorder = _Recorder(watched, detail)
     recorder.recording.whole = operations
     hooks = [
         register_module_forward_pre_hook(recorder.enter),
+        # Also after an error: the stack of modules must be right for whoever catches it.
         register_module_forward_hook(recorder.leave, always_call=True),
     ]
     try:
-        with _as_written(), recorder:
+        with _uncompiled(), recorder:
             yield recorder.recording
     finally:
         for hook in hooks:
@@ -87,9 +88,10 @@ def record(
 
 
 @contextmanager
-def _as_written() -> Iterator[None]:
-    """Inside, what is compiled runs as it is written: a compiler would compile the recorder too."""
+def _uncompiled() -> Iterator[None]:
+    """Runs compiled code as written: the compiler would otherwise compile the recorder as well."""
     stance = getattr(torch.compiler, "set_stance", None)
+    # Without dynamo nothing is compiled, and importing it takes as long as importing torch.
     if "torch._dynamo" not in sys.modules or stance is None:
         yield
         return
@@ -98,24 +100,26 @@ def _as_written() -> Iterator[None]:
 
 
 class _Recorder(TorchFunctionMode):
+    """Receives every torch operation and every module call, and keeps them as events."""
+
     def __init__(self, watched: WatchedSubject, detail: Detail) -> None:
         super().__init__()
         self._lines, self._sources = detail >= Detail.LINES, detail >= Detail.SOURCES
-        self.recording = Recording(homes=watched.homes, blocks=watched.blocks)
-        self._names, self._weights, self._homes = watched.names, watched.weights, watched.homes
+        self.recording = Recording(model_code=watched.code, blocks=watched.blocks)
+        self._names, self._weights, self._code = watched.names, watched.weights, watched.code
         self._stack: list[str] = [""]
-        self._memory = Memory()
+        self._dataflow = Dataflow()
         self._seen: set[str] = set()
-        self._outer: list[Outer] = []
+        self._callers: list[CallerLines] = []
         self._bytes = 0
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """A module begins."""
-        name = self._names.get(id(module)) or f"{self._stack[-1]}{unnamed(module)}"
+        name = self._names.get(id(module)) or f"{self._stack[-1]}{placeholder_name(module)}"
         self._stack.append(name)
         if self._lines:
-            further = self._outer[-1] if self._outer else None
-            self._outer.append(self._homes.outer(sys._getframe(1), further))
+            outer = self._callers[-1] if self._callers else None
+            self._callers.append(self._code.caller_lines(sys._getframe(1), outer))
         if name not in self._seen:
             self._seen.add(name)
             if is_norm(module):
@@ -124,14 +128,15 @@ class _Recorder(TorchFunctionMode):
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A module ends, or has raised."""
         name = self._stack.pop()
-        if self._outer:
-            self._outer.pop()
+        if self._callers:
+            self._callers.pop()
+        # Copying and comparing are torch operations too, and must not be recorded themselves.
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(tensors_in(output)):
                 if tensor.is_floating_point():
-                    self._note_result(module, name, part, tensor)
+                    self._keep_output(module, name, part, tensor)
         if len(self._stack) == 1:
-            self._homes.add(output)
+            self._code.add_cache_of(output)
 
     def __torch_function__(
         self,
@@ -144,24 +149,25 @@ class _Recorder(TorchFunctionMode):
         if type(result) in _NO_STATE or (not self.recording.whole and len(self._stack) > 1):
             return result
         name = getattr(func, "__name__", None) or str(func)
-        changed = changed_by(name, args, kwargs)
+        changed = written_tensor(name, args, kwargs)
         if changed is None and args and result is args[0] and isinstance(result, Tensor):
-            # As `to` does where there is nothing to do, or as a function asked to work in place.
+            # Its operand came back: either `to` had nothing to do, and this is no new event, or a
+            # function with an `inplace` option wrote into it. Only the content tells which.
             if not self._has_changed(result):
                 return result
             changed = result
-        results = results_in(result) if changed is None else [written_by(name, args, changed)]
-        # A weight may be exchanged for its double, by kvfuzz itself.
+        results = results_in(result) if changed is None else [written_part(name, args, changed)]
+        # kvfuzz itself sets a weight's data, to its float64 double: that is not the model's doing.
         if results and not (name == "__set__" and id(results[0]) in self._weights):
-            outer = self._outer[-1] if self._outer else None
-            places = self._homes.places(sys._getframe(1), outer) if self._lines else ()
+            outer = self._callers[-1] if self._callers else None
+            places = self._code.places(sys._getframe(1), outer) if self._lines else ()
             self._keep(name, places, results, changed, self._operands(name, args, kwargs))
         return result
 
     def _operands(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
     ) -> list[Tensor]:
-        """The tensors that an operation was given, as far as they are wanted."""
+        """Returns the operands of an operation, as far as this detail needs them."""
         if not (self._sources or (self._lines and name in TAPPED)):
             return []
         return tensors_in(args) + tensors_in(kwargs) if kwargs else tensors_in(args)
@@ -169,26 +175,27 @@ class _Recorder(TorchFunctionMode):
     def _keep(
         self,
         name: str,
-        places: tuple[Place, ...],
+        places: tuple[SourcePlace, ...],
         results: Sequence[Tensor],
         changed: Tensor | None,
         operands: Sequence[Tensor],
     ) -> None:
-        """Keep what an operation gave."""
+        """Keeps the results of an operation; `changed` is the tensor that it wrote into."""
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(results):
                 if is_value(tensor):
                     event = self.recording.new(name, self._stack[-1], places, part, tensor)
                     self._fill(event, operands)
-                    self._memory.made(tensor, event.index)
+                    self._dataflow.made(tensor, event.index)
                     if changed is not None and name != "__set__":
-                        self._memory.written(tensor, event.index)
+                        self._dataflow.written(tensor, event.index)
 
-    def _note_result(self, module: nn.Module, name: str, part: int, tensor: Tensor) -> None:
-        """Keep what `module` gives, once if it is what the last operation inside gave."""
-        known, number = self._memory.producers(tensor), self._memory.last_of(tensor)
+    def _keep_output(self, module: nn.Module, name: str, part: int, tensor: Tensor) -> None:
+        """Keeps a result of `module`; without a copy where the last operation inside gave it."""
+        known, number = self._dataflow.producers(tensor), self._dataflow.last_of(tensor)
         last = None if number is None else self.recording.events[number]
-        event = self.recording.new(OUTPUT, name, (self._homes.of(type(module)),), part, tensor)
+        place = self._code.forward_of(type(module))
+        event = self.recording.new(OUTPUT, name, (place,), part, tensor)
         if last is not None and last.output.shape == tensor.shape:
             event.output, event.inputs, event.same = last.output, known, last.same or last
         else:
@@ -196,30 +203,31 @@ class _Recorder(TorchFunctionMode):
             event.inputs = known if self.recording.whole else event.inputs
 
     def _fill(self, event: Event, operands: Sequence[Tensor]) -> None:
-        """Copy what `event` gives and is given."""
-        event.output = copied(event.output)
+        """Copies the output of `event`, and notes what its operands were made by."""
+        event.output = copy_of(event.output)
         self._bytes += event.output.nbytes
         if operands:
             made: set[int] = set()
             for operand in operands:
-                known = self._memory.producers(operand)
+                known = self._dataflow.producers(operand)
                 made.update(known)
                 if not known and id(operand) not in self._weights:
                     event.unseen |= not isinstance(operand, nn.Parameter)
             event.inputs = tuple(sorted(made))
             if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
-                event.taps = tuple(map(copied, operands))
+                event.taps = tuple(map(copy_of, operands))
                 self._bytes += sum(tap.nbytes for tap in event.taps)
         if not self.recording.whole:
-            # Nothing tells what a module is given: it may be all that was there before.
+            # Without operations nobody knows what a module read. Chaining each event to the one
+            # before lets the search back from the logits reach them all.
             event.inputs = (event.index - 1,) if event.index else ()
         if self._bytes > MOST_BYTES:
             self.recording.whole = False
 
     def _has_changed(self, tensor: Tensor) -> bool:
-        """Whether `tensor` holds something else than when it was noted last."""
+        """Whether the content of `tensor` is not what was last recorded of it."""
         with torch._C.DisableTorchFunction():
-            last = self._memory.last_of(tensor)
+            last = self._dataflow.last_of(tensor)
             if last is None or not is_value(tensor):
                 return False
             before = self.recording.events[last].output

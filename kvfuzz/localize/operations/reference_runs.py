@@ -1,41 +1,162 @@
-"""The runs that the steps of a case are compared with: over whole rows, by another path."""
+"""The reference runs of a case: whole rows, run by another path, that its steps are compared with.
+
+Read from the top: the values of a run, one run with its noise, and the runs of all steps, each run
+only when it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import places_of, text
-from kvfuzz.localize.operations.align import Frame, frame_of
-from kvfuzz.localize.operations.difference import close
-from kvfuzz.localize.operations.record import WatchedSubject
-from kvfuzz.localize.operations.reference import Reference, measured
+from kvfuzz.localize.operations.align import AxisSizes, axis_sizes
+from kvfuzz.localize.operations.compare_states import allowed_difference, noise_between
+from kvfuzz.localize.operations.difference import MULTIPLE, is_close
+from kvfuzz.localize.operations.events import Event, Recording
+from kvfuzz.localize.operations.pair import EventGroups, group_events, pair_reruns
+from kvfuzz.localize.operations.record import Detail, WatchedSubject, record
 from kvfuzz.oracle.compare import compare
+from kvfuzz.oracle.noise import LEAST_STEP
 from kvfuzz.oracle.tolerance import constant
-from kvfuzz.subjects.protocol import Subject
+from kvfuzz.subjects.dtypes import ROUNDOFF
+from kvfuzz.subjects.float64 import perturbing, twin_of
+from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 
-_Rows = tuple[tuple[int, ...], ...]
+ROUNDED = 8.0
+"""How many roundoffs of a cache that rounds on purpose a state may be off, relative to its scale.
+The rounding of a few layers adds up to less, and a wrong slot is off by far more."""
+
+_TokenRows = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A reference for a step, and how the sizes of both correspond."""
+class ValueIndex:
+    """The floating-point outputs of `events`, concatenated: their `values` and how far each of
+    these may be `off` [n], and where the values of each event end (`ends` [events])."""
 
-    reference: Reference
-    frame: Frame
+    events: Sequence[Event]
+    values: Tensor
+    off: Tensor
+    ends: Tensor
+
+    def find(self, value: Tensor) -> list[Event]:
+        """Returns the events that hold `value` [], up to rounding, and those that hold NaN."""
+        if not self.events:
+            return []
+        found = ((self.values - value).abs_() > self.off).logical_not_().nonzero()[:, 0]
+        owners = torch.searchsorted(self.ends, found, right=True)
+        return [self.events[n] for n in sorted(set(owners.tolist()))]
 
 
-class References:
-    """What each of the `steps` that feed is compared with, run when it is asked for.
+def index_values(events: Sequence[Event]) -> ValueIndex:
+    """Indexes the values of those of `events` that are floating-point."""
+    inexact = [e for e in events if e.output.is_floating_point() and e.output.numel()]
+    flat = [e.output.double().flatten() for e in inexact] or [torch.zeros(0)]
+    counts = torch.tensor([values.numel() for values in flat], device=flat[0].device)
+    off = [allowed_difference(event, 0.0) for event in inexact]
+    each_off = torch.tensor(off, device=flat[0].device).double().repeat_interleave(counts)
+    return ValueIndex(inexact, torch.cat(flat), each_off, counts.cumsum(0))
 
-    By the contract that is a run over the prefix that a step ends, its own reference. Of the run
-    for a later step whose rows go on from there, the first part is nearly always the same: what
-    agrees with that is right, and does not need the other.
+
+@dataclass
+class ReferenceRun:
+    """A run over the whole rows of a step, from their first token on, by another path.
+
+    `rerun` repeats it with weights moved by a roundoff, to measure the noise of its states; None
+    where that is impossible. The noise is at least `floor`, for a cache that rounds on purpose.
+    """
+
+    recording: Recording
+    logits: Tensor
+    rerun: Callable[[], Recording | None]
+    floor: float = 0.0
+    _values: dict[str, ValueIndex] = field(default_factory=dict, repr=False)
+    _noises: dict[int, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def length(self) -> int:
+        return self.logits.shape[1]
+
+    @cached_property
+    def groups(self) -> EventGroups:
+        """The events by what they have in common with those of another run."""
+        return group_events(self.recording.events)
+
+    @cached_property
+    def _moved(self) -> Mapping[int, Event]:
+        """The same events in the run with other weights, by index."""
+        moved = self.rerun()
+        return {} if moved is None else pair_reruns(self.recording.events, moved.events)
+
+    def values_in(self, module: str) -> ValueIndex:
+        """Returns the values of all operations of one `module`."""
+        if module not in self._values:
+            own = [e for e in self.recording.events if e.module == module]
+            self._values[module] = index_values(own)
+        return self._values[module]
+
+    def noise_of(self, event: Event) -> float:
+        """Returns the noise of `event`, relative to its scale."""
+        event = event.same or event
+        if event.index not in self._noises:
+            moved = self._moved.get(event.index)
+            noise = noise_between(event, moved) if moved is not None else 0.0
+            self._noises[event.index] = max(noise, self.floor)
+        return self._noises[event.index]
+
+
+def run_reference(
+    subject: Subject, run: Callable[[], Tensor], watched: WatchedSubject, operations: bool
+) -> ReferenceRun:
+    """Records `run`, in such a way that its noise can be measured later."""
+
+    def recorded_run(detail: Detail) -> tuple[Recording, Tensor]:
+        with record(watched, operations, detail) as recording:
+            recording.step = 0
+            logits = run()
+        return recording, logits
+
+    def rerun() -> Recording | None:
+        twin = twin_of(subject)
+        # A float32 weight moved by a roundoff of float64 would not move at all.
+        if not twin.weights or not (twin.always or _in_double(twin.weights)):
+            return None
+        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+            perturb(LEAST_STEP, 0)
+            return recorded_run(Detail.NUMBERS)[0]
+
+    rounds_to = cache_dtype(subject)
+    floor = ROUNDED * ROUNDOFF[rounds_to] / MULTIPLE if rounds_to is not None else 0.0
+    return ReferenceRun(*recorded_run(Detail.LINES), rerun, floor)
+
+
+def _in_double(weights: Sequence[Tensor]) -> bool:
+    return all(weight.dtype == torch.float64 for weight in weights)
+
+
+@dataclass(frozen=True)
+class StepReference:
+    """A reference run for one step, and the sizes that align the two."""
+
+    run: ReferenceRun
+    sizes: AxisSizes
+
+
+class ReferenceRuns:
+    """The reference of each step that feeds tokens, run when it is asked for.
+
+    By the contract a step is compared with a run over the prefix that it ends: its own reference.
+    The run of a later step whose rows continue that prefix nearly always begins with the same
+    states. So a step is compared with that run first: a state that agrees is right, and only the
+    others need a run over their own prefix.
     """
 
     def __init__(
@@ -44,150 +165,150 @@ class References:
         case: Case,
         steps: Sequence[Step],
         watched: WatchedSubject,
-        whole: bool,
+        operations: bool,
     ) -> None:
-        self._subject, self._case, self._watched, self._whole = subject, case, watched, whole
+        self._subject, self._case, self._watched = subject, case, watched
+        self._operations = operations
         self._steps = {step.index: step for step in steps if step.feeds}
         self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
-        self._known: dict[tuple[_Rows, bool], Reference] = {}
-        self._plain: dict[_Rows, Tensor] = {}
-        self._stands: _Rows | None = None
+        self._known: dict[tuple[_TokenRows, bool], ReferenceRun] = {}
+        self._uncached_logits: dict[_TokenRows, Tensor] = {}
+        self._valid_for_prefixes: _TokenRows | None = None
         self._covering: dict[int, int] = {}
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._sizes: dict[tuple[int, int], AxisSizes] = {}
         self._last = max(self._steps, default=0)
-        self.frames = {
-            n: self._frame(n, _length(self._texts[n], step)) for n, step in self._steps.items()
+        self.sizes = {
+            n: self._sizes_of(n, _length(self._texts[n], step)) for n, step in self._steps.items()
         }
         self._keys = {n: self._key(n) for n in self._steps}
 
-    def end(self, step: int | None) -> None:
-        """Nothing after `step` is asked for, if one is named."""
+    def stop_at(self, step: int | None) -> None:
+        """Declares `step`, if it is not None, the last one that will be asked for."""
         if step is not None and step != self._last:
             self._last = step
             self._covering.clear()
 
-    def kept(self) -> bool:
-        """Whether the largest reference was not too large to keep all operations of: nor is any
-        other then."""
-        frames = {n: frame for n, frame in self.frames.items() if n <= self._last}
-        if not frames:
+    def kept_operations(self) -> bool:
+        """Whether the operations of the largest reference, and so of all, fit in memory."""
+        sizes = {n: one for n, one in self.sizes.items() if n <= self._last}
+        if not sizes:
             return True
-        size = {n: frame.length * frame.rows for n, frame in frames.items()}
-        return self.own(max(size, key=lambda n: (size[n], n))).reference.recording.whole
+        tokens = {n: one.length * one.rows for n, one in sizes.items()}
+        largest = max(tokens, key=lambda n: (tokens[n], n))
+        return self.own(largest).run.recording.whole
 
-    def know(self, rows: Sequence[Sequence[int]], logits: Tensor, prefixes: bool) -> None:
-        """The `logits` of an uncached run over `rows` are known, which is not run again; with
-        `prefixes` what they say of a prefix is what a run over that alone says."""
+    def set_uncached(self, rows: Sequence[Sequence[int]], logits: Tensor, prefixes: bool) -> None:
+        """Sets the `logits` of an uncached run over `rows`, so that it is not run again. With
+        `prefixes` they also are the logits of an uncached run over any prefix of the rows."""
         whole = tuple(map(tuple, rows))
-        self._plain[whole] = logits
-        self._stands = whole if prefixes else None
+        self._uncached_logits[whole] = logits
+        self._valid_for_prefixes = whole if prefixes else None
 
-    def take(self, step: int, reference: Reference) -> None:
-        """Take `reference` for the own one of `step`, and its logits for the right ones."""
-        self._known[self._keys[step]] = reference
-        self._plain[self._rows(step)] = reference.logits
+    def set_own(self, step: int, run: ReferenceRun) -> None:
+        """Sets the own reference of `step`, and takes its logits for the right ones."""
+        self._known[self._keys[step]] = run
+        self._uncached_logits[self._rows(step)] = run.logits
 
-    def own(self, step: int) -> Beside:
-        """The run over the prefix that `step` ends: in one call with a fresh cache where that
-        agrees (it has the cache's own code), else uncached."""
+    def own(self, step: int) -> StepReference:
+        """Returns the run over the prefix that `step` ends: in one call with a fresh cache if its
+        logits agree with the uncached path (it then runs the cache's own code), else uncached."""
         key = self._keys[step]
         if key not in self._known:
             self._known[key] = self._run(*key)
-        return Beside(self._known[key], self.frames[step])
+        return StepReference(self._known[key], self.sizes[step])
 
-    def _key(self, step: int) -> tuple[_Rows, bool]:
-        """The rows of the own reference of `step`, and whether it is to be one call with a cache:
-        not for a step that is one itself."""
-        one_call = bool(self._steps[step].before[0]) or not self.frames[step].plain
-        return _filled(self._texts[step], self.frames[step].length), one_call
-
-    def of(self, step: int) -> Iterator[Beside]:
-        """The references of `step`, the cheapest first and its own last; none if it feeds
+    def for_step(self, step: int) -> Iterator[StepReference]:
+        """Yields the references of `step`, the cheapest first and its own last; none if it feeds
         nothing."""
         if step not in self._steps:
             return
         later = self.covering(step)
         if later != step and self._keys[step] not in self._known:
-            yield self.beside(step, later)
+            run = self.own(later).run
+            yield StepReference(run, self._sizes_of(step, run.length))
         yield self.own(step)
 
-    def beside(self, step: int, later: int) -> Beside:
-        """`step` beside the reference of a `later` one."""
-        reference = self.own(later).reference
-        return Beside(reference, self._frame(step, reference.length))
-
     def covering(self, step: int) -> int:
-        """The last step whose rows go on from those of `step`; itself, if there is none."""
+        """Returns the last step whose rows continue those of `step`; itself if there is none."""
         if step not in self._covering:
-            self._covering[step] = self._covering_of(step)
+            self._covering[step] = self._find_covering(step)
         return self._covering[step]
 
-    def _covering_of(self, step: int) -> int:
-        mine, frame = self._texts[step], self.frames[step]
+    def matches_uncached(self, step: int, logits: Tensor) -> bool:
+        """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the
+        prefix that it ends, with less than any noise between them."""
+        whole, mine = self._valid_for_prefixes, self._texts[step]
+        covers = whole is not None and len(whole) == len(mine) and _continue(whole, mine)
+        # The long run may differ where the length matters: only the own prefix decides then.
+        if whole is not None and covers and self._agree(step, logits, self._uncached_logits[whole]):
+            return True
+        return self._agree(step, logits, self._uncached(self._rows(step)))
+
+    def _agree(self, step: int, logits: Tensor, right: Tensor) -> bool:
+        """Whether `logits` of `step` are the `right` ones of its rows."""
+        for group in self.sizes[step].groups:
+            rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
+            new, positions = list(group.new), list(group.new_positions)
+            if not is_close(logits[rows, new], right[rows, positions]):
+                return False
+        return True
+
+    def _find_covering(self, step: int) -> int:
+        mine, sizes = self._texts[step], self.sizes[step]
         for later in reversed(self._texts):
             theirs = self._texts[later]
             if not step < later <= self._last or len(theirs) != len(mine):
                 continue
-            if _begin(theirs, mine) and self.frames[later].length not in (frame.slots, frame.fed):
+            # A run as long as the step's slots or chunk would leave its axes ambiguous.
+            fits = self.sizes[later].length not in (sizes.slots, sizes.fed)
+            if _continue(theirs, mine) and fits:
                 return later
         return step
 
-    def answered(self, step: int, logits: Tensor) -> bool:
-        """Whether the `logits` [rows, fed, vocab] of `step` are those of an uncached run over the
-        prefix that it ends, with less than any noise between them."""
-        whole, mine = self._stands, self._texts[step]
-        covered = whole is not None and len(whole) == len(mine) and _begin(whole, mine)
-        if whole is not None and covered and self._gives(step, logits, self._plain[whole]):
-            return True
-        return self._gives(step, logits, self._uncached(self._rows(step)))
+    def _key(self, step: int) -> tuple[_TokenRows, bool]:
+        """Returns the rows of the own reference of `step`, and whether to try it as one call with a
+        cache: not for a step that is itself such a call, which would be compared with itself."""
+        one_call = bool(self._steps[step].before[0]) or not self.sizes[step].plain
+        return _fill(self._texts[step], self.sizes[step].length), one_call
 
-    def _gives(self, step: int, logits: Tensor, right: Tensor) -> bool:
-        """Whether `logits` of `step` are the `right` ones of its rows."""
-        for group in self.frames[step].groups:
-            rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
-            new, positions = list(group.new), list(group.new_positions)
-            if not close(logits[rows, new], right[rows, positions]):
-                return False
-        return True
-
-    def _frame(self, step: int, length: int) -> Frame:
-        if (step, length) not in self._frames:
-            one = self._steps[step]
-            self._frames[step, length] = frame_of(places_of(one), one.size, length)
-        return self._frames[step, length]
-
-    def _rows(self, step: int) -> _Rows:
-        """The rows of the own reference of `step`."""
+    def _rows(self, step: int) -> _TokenRows:
+        """Returns the rows of the own reference of `step`."""
         return self._keys[step][0]
 
-    def _uncached(self, rows: _Rows) -> Tensor:
-        """The logits of a plain uncached run over `rows`."""
-        if rows not in self._plain:
-            self._plain[rows] = run_uncached(self._subject, rows)
-        return self._plain[rows]
+    def _sizes_of(self, step: int, length: int) -> AxisSizes:
+        if (step, length) not in self._sizes:
+            one = self._steps[step]
+            self._sizes[step, length] = axis_sizes(places_of(one), one.size, length)
+        return self._sizes[step, length]
 
-    def _run(self, rows: _Rows, one_call: bool) -> Reference:
+    def _uncached(self, rows: _TokenRows) -> Tensor:
+        """Returns the logits of an unrecorded uncached run over `rows`."""
+        if rows not in self._uncached_logits:
+            self._uncached_logits[rows] = run_uncached(self._subject, rows)
+        return self._uncached_logits[rows]
+
+    def _run(self, rows: _TokenRows, one_call: bool) -> ReferenceRun:
         whole = replace(self._case, tokens=rows, schedule=(len(rows[0]),))
         if one_call:
             with suppress(CachedPathRaised, Refused):
-                cached = self._measured(lambda: run_cached(self._subject, whole))
-                if agree(cached.logits, self._uncached(rows), self._subject):
+                cached = self._recorded(lambda: run_cached(self._subject, whole))
+                if logits_agree(cached.logits, self._uncached(rows), self._subject):
                     return cached
-        return self._measured(lambda: run_uncached(self._subject, rows))
+        return self._recorded(lambda: run_uncached(self._subject, rows))
 
-    def _measured(self, run: Callable[[], Tensor]) -> Reference:
-        return measured(self._subject, run, self._watched, self._whole)
+    def _recorded(self, run: Callable[[], Tensor]) -> ReferenceRun:
+        return run_reference(self._subject, run, self._watched, self._operations)
 
 
-def agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
-    """Whether two runs gave the same logits, but for rounding."""
+def logits_agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
+    """Whether two runs gave the same logits, up to rounding."""
     tolerance = constant(right, getattr(subject, "width", None), right.dtype)
     return not bool(compare(found, right, tolerance).diverges.any())
 
 
 def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
-    """How many tokens a reference takes: those of the rows where these are alike, else some more,
-    so that an axis of its tokens has a size of its own."""
+    """Returns how many tokens the own reference of `step` takes: those of its rows, or, where
+    padding makes these differ, a few more, so that no other axis has the size of that of tokens."""
     longest = max(map(len, rows))
     if all(len(row) == len(step.after[0]) for row in rows):
         return longest
@@ -197,11 +318,11 @@ def _length(rows: Sequence[Sequence[int]], step: Step) -> int:
     return length
 
 
-def _begin(rows: _Rows, prefixes: _Rows) -> bool:
-    """Whether each of `rows` begins with its own of `prefixes`."""
+def _continue(rows: _TokenRows, prefixes: _TokenRows) -> bool:
+    """Whether each of `rows` begins with its own one of `prefixes`."""
     return all(row[: len(one)] == one for row, one in zip(rows, prefixes, strict=True))
 
 
-def _filled(rows: Sequence[tuple[int, ...]], length: int) -> _Rows:
-    """`rows` filled up on the right, which a causal path does not see."""
+def _fill(rows: Sequence[tuple[int, ...]], length: int) -> _TokenRows:
+    """Extends `rows` on the right to `length`; a causal path does not see the extra tokens."""
     return tuple(row + row[-1:] * (length - len(row)) for row in rows)

@@ -1,8 +1,8 @@
-"""The site of each state of a torch model, told from where it is computed.
+"""Finds the site of each state of a torch model from where it is computed.
 
-Layers are the entries of the outermost list of modules that does most of the work, or, in a model
-that numbers none, modules of one class side by side that do more than half of it. Within one,
-the softmax or the fused kernel of attention parts what comes before it from what comes after; a
+Layers are the entries of the outermost numbered list of modules that does most of the work; in a
+model that numbers none, sibling modules of one class that do more than half of it. Within a layer
+the softmax or the fused kernel of attention separates what comes before it from what comes after. A
 layer without one mixes tokens in its first module that does not normalise.
 """
 
@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvfuzz.localize.operations.align import Frame
-from kvfuzz.localize.operations.compare_states import Compared
+from kvfuzz.localize.operations.align import AxisSizes
+from kvfuzz.localize.operations.compare_states import ComparedEvent
 from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event
 from kvfuzz.localize.operations.modules import block_of
 from kvfuzz.subjects.trace import Site
@@ -21,9 +21,9 @@ from kvfuzz.subjects.trace import Site
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Where a layer begins and where its parts are, by the index of an event: `mixer` is the module
-    that mixes tokens, `attends` the event that does, None for a recurrence, `scores` the product of
-    queries and keys before it, and `mixed` the last event of the mixer."""
+    """The parts of a layer, by the index of an event: `mixer` is the module that mixes tokens,
+    `attends` the event that does (None for a recurrence), `scores` the product of queries and keys
+    before it, and `mixed` the last event of the mixer."""
 
     name: str
     number: int
@@ -34,38 +34,38 @@ class _Layer:
 
 
 class Sites:
-    """The sites of the states of one step, whose `events` are all there."""
+    """The sites of the states of one step; `events` are all of the step's."""
 
     def __init__(
         self,
         events: Sequence[Event],
         norms: set[str],
-        frame: Frame,
+        sizes: AxisSizes,
         blocks: Mapping[str, int] | None = None,
     ) -> None:
         self._events, self._norms = events, norms
-        self._stack = _stack(events, blocks or {})
-        self._layers = _layers(events, self._stack, norms)
-        self._begun, self._ended = _span(events, self._stack)
-        self._masks = _for_masks(events, self._begun, _owner(events, self._stack), frame)
+        self._stack = _find_stack(events, blocks or {})
+        self._layers = _find_layers(events, self._stack, norms)
+        self._begin, self._end = _span(events, self._stack)
+        self._masks = _made_for_masks(events, self._begin, _owner(events, self._stack), sizes)
 
-    def of(self, event: Event, one: Compared | None) -> Site:
-        """The site of `event`, which is compared as `one`, if it is."""
+    def of(self, event: Event, one: ComparedEvent | None) -> Site:
+        """Returns the site of `event`; `one` is its comparison, if it has any."""
         if not self._layers:
-            return _alone(event, self._events, one)
+            return _site_without_layers(event, self._events, one)
         layer = self._stack.layer_of(event.module)
         if layer is not None:
             number = layer[1]
             return Site(_kind(event, self._layers[number], self._norms, one), number)
-        if event.index < self._begun:
+        if event.index < self._begin:
             return Site("attention", 0) if event.index in self._masks else Site("position")
-        if event.index > self._ended:
+        if event.index > self._end:
             return Site("final_norm" if event.module in self._norms else "logits")
         return Site("attention", 0)
 
 
-def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
-    """The site of `event` in code without layers, which is taken for one."""
+def _site_without_layers(event: Event, events: Sequence[Event], one: ComparedEvent | None) -> Site:
+    """Returns the site of `event` in code without layers, which counts as a single layer."""
     if not event.output.is_floating_point():
         return Site("position")
     if event is events[-1]:
@@ -82,25 +82,26 @@ def _alone(event: Event, events: Sequence[Event], one: Compared | None) -> Site:
 
 
 def owner_of(events: Sequence[Event], blocks: Mapping[str, int]) -> str:
-    """The name of the module that holds the layers, which are `blocks` if they have no numbers."""
-    return _owner(events, _stack(events, blocks))
+    """Returns the name of the module that holds the layers; `blocks` are these where they have no
+    numbers."""
+    return _owner(events, _find_stack(events, blocks))
 
 
 class _Stack:
-    """The layers of a model, which `owner` holds: numbered after a `prefix`, which ends with a dot
-    if it is not empty, or by name as `blocks`."""
+    """The layers of a model, held by the module `owner`: numbered after a `prefix` (which ends with
+    a dot unless it is empty), or the named `blocks`."""
 
     def __init__(self, owner: str, prefix: str, blocks: Mapping[str, int]) -> None:
         self.owner, self._prefix, self._blocks = owner, prefix, blocks
         self._known: dict[str, tuple[str, int] | None] = {}
 
     def layer_of(self, module: str) -> tuple[str, int] | None:
-        """The name and the number of the layer that `module` is in, None outside layers."""
-        if module not in self._known:  # asked for each operation, of a few modules
-            self._known[module] = self._layer_of(module)
+        """Returns the name and the number of the layer that `module` is in, None outside layers."""
+        if module not in self._known:  # asked for every operation, of a few modules
+            self._known[module] = self._find_layer(module)
         return self._known[module]
 
-    def _layer_of(self, module: str) -> tuple[str, int] | None:
+    def _find_layer(self, module: str) -> tuple[str, int] | None:
         if self._blocks:
             block = block_of(module, self._blocks)
             return None if block is None else (block, self._blocks[block])
@@ -109,30 +110,32 @@ class _Stack:
         return (self._prefix + number, int(number)) if inside else None
 
 
-def _stack(events: Sequence[Event], blocks: Mapping[str, int]) -> _Stack:
-    """The `blocks` if more than half of the operations are in them, else the list of modules in
-    which most are."""
+def _find_stack(events: Sequence[Event], blocks: Mapping[str, int]) -> _Stack:
+    """Returns the `blocks` as the stack if more than half of the operations are in them, else the
+    numbered list of modules in which most are."""
     within = sum(1 for event in events if blocks and block_of(event.module, blocks) is not None)
     if 2 * within > len(events):
-        outside = next(iter(blocks)).rpartition(".")[0]
-        called = any(event.module == outside for event in events)  # it is no mere dict of modules
-        return _Stack(outside if called else outside.rpartition(".")[0], "", blocks)
+        holder = next(iter(blocks)).rpartition(".")[0]
+        # A ModuleDict is never called: then the module around it owns the layers.
+        called = any(event.module == holder for event in events)
+        return _Stack(holder if called else holder.rpartition(".")[0], "", blocks)
     counts: Counter[str] = Counter()
     for module, count in Counter(event.module for event in events).items():
         parts = module.split(".")
         first = next((n for n, part in enumerate(parts) if part.isdigit()), None)
         if first is not None:
             counts[".".join(parts[:first]) + "." if first else ""] += count
+    # No module name starts with a NUL: without a numbered list nothing is in the stack.
     prefix = counts.most_common(1)[0][0] if counts else "\0"
     return _Stack(prefix.rstrip(".").rpartition(".")[0], prefix, {})
 
 
 def _owner(events: Sequence[Event], stack: _Stack) -> str:
-    # Without a name it is the model itself.
+    # The model itself has no name; its events are recorded under a placeholder in angle brackets.
     return stack.owner or next((e.module for e in events if e.module.startswith("<")), "")
 
 
-def _layers(events: Sequence[Event], stack: _Stack, norms: set[str]) -> dict[int, _Layer]:
+def _find_layers(events: Sequence[Event], stack: _Stack, norms: set[str]) -> dict[int, _Layer]:
     inside: dict[tuple[str, int], list[Event]] = {}
     for event in events:
         layer = stack.layer_of(event.module)
@@ -153,11 +156,11 @@ def _layer(name: str, number: int, events: Sequence[Event], norms: set[str]) -> 
         mixed = attends.index if attends is not None else -1
     if attends is None:
         return _Layer(name, number, mixer, None, mixed, -1)
-    return _Layer(name, number, mixer, attends.index, mixed, _scores(attends, events))
+    return _Layer(name, number, mixer, attends.index, mixed, _find_scores(attends, events))
 
 
-def _scores(attends: Event, events: Sequence[Event]) -> int:
-    """The product that the softmax is taken of, or the fused kernel itself."""
+def _find_scores(attends: Event, events: Sequence[Event]) -> int:
+    """Returns the product that the softmax is taken of, or the fused kernel itself."""
     known = {event.index: event for event in events}
     waiting, found = [attends.index], []
     while waiting and attends.operation == "softmax":
@@ -174,34 +177,35 @@ def _within(module: str, outer: str) -> bool:
 
 
 def _span(events: Sequence[Event], stack: _Stack) -> tuple[int, int]:
-    """The first and the last event inside layers."""
+    """Returns the first and the last event inside layers."""
     inside = [event.index for event in events if stack.layer_of(event.module) is not None]
     return (inside[0], inside[-1]) if inside else (events[-1].index + 1, events[-1].index + 1)
 
 
-def _for_masks(events: Sequence[Event], begun: int, owner: str, frame: Frame) -> set[int]:
-    """Those of the events before the first layer that are made for masks: in the module that holds
-    the layers, and nothing but masks is made from them."""
-    before = [event for event in events if event.index < begun]
+def _made_for_masks(events: Sequence[Event], begin: int, owner: str, sizes: AxisSizes) -> set[int]:
+    """Returns those of the events before the first layer from which nothing but masks is made: they
+    are in the module that holds the layers."""
+    before = [event for event in events if event.index < begin]
     others: set[int] = set()
     for event in reversed(before):
-        made = event.module != owner or (
-            event.output.is_floating_point() and not _is_square(event, frame)
+        no_mask = event.module != owner or (
+            event.output.is_floating_point() and not _may_be_mask(event, sizes)
         )
-        if event.index in others or made:
+        if event.index in others or no_mask:
             others |= {event.index, *event.inputs}
     return {event.index for event in before} - others
 
 
-def _is_square(event: Event, frame: Frame) -> bool:
-    """Whether it may be a mask of numbers: of rows, heads, new tokens and slots, or less."""
+def _may_be_mask(event: Event, sizes: AxisSizes) -> bool:
+    """Whether the shape can be that of an additive mask: rows, heads, new tokens and slots, or only
+    the last of these."""
     shape = event.output.shape
     if len(shape) < 2:
-        return shape == (frame.slots,)
-    return len(shape) > 3 or (shape[-1] == frame.slots and shape[-2] in (frame.fed, 1))
+        return shape == (sizes.slots,)
+    return len(shape) > 3 or (shape[-1] == sizes.slots and shape[-2] in (sizes.fed, 1))
 
 
-def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) -> str:
+def _kind(event: Event, layer: _Layer, norms: set[str], one: ComparedEvent | None) -> str:
     inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
     if inner and not (event.module == layer.name and event.index > layer.mixed):
         return _kind_of_mixing(event, layer, one)
@@ -214,7 +218,7 @@ def _kind(event: Event, layer: _Layer, norms: set[str], one: Compared | None) ->
     return "mlp_residual" if event.operation == OUTPUT else "residual"
 
 
-def _kind_of_mixing(event: Event, layer: _Layer, one: Compared | None) -> str:
+def _kind_of_mixing(event: Event, layer: _Layer, one: ComparedEvent | None) -> str:
     if layer.attends is not None and event.index >= layer.scores:
         return "attention"
     if not event.output.is_floating_point() and event.output.dim() > 2:

@@ -1,7 +1,8 @@
-"""Which lines of source an operation is named by: the model's own code, and that of its cache.
+"""Finds the source line that an operation is named by, in the model's code or its cache's.
 
-Torch, kvfuzz and the standard library are never named. A model's code is in the packages of its
-modules' classes; what its own files and its cache's files call besides are helpers.
+Torch, kvfuzz and the standard library are never named. The model's code is the packages that
+define the classes of its modules. Code that the model's own files and its cache's files call, in
+other files of those packages, counts as helpers.
 """
 
 from __future__ import annotations
@@ -21,67 +22,77 @@ from torch import Tensor, nn
 
 from kvfuzz.localize.location import Line, short_path
 
-Place = tuple[str, int, str]
-"""A file name, the number of a line, and the function that it is in."""
-NOWHERE: Place = ("", 0, "")
+SourcePlace = tuple[str, int, str]
+"""A file name, a line number, and the function that the line is in."""
+NOWHERE: SourcePlace = ("", 0, "")
 
-_OURS = Path(__file__).parents[2]
+_KVFUZZ = Path(__file__).parents[2]
 _SKIPPED = (
     str(Path(torch.__file__).parent),
-    str(_OURS),
-    "<",
+    str(_KVFUZZ),
+    "<",  # code without a file, such as `<string>`
 )
-# So many lines of the model's packages are kept of each call.
-_DEEPEST = 6
-_CALLER = str(_OURS / "subjects" / "run.py")
-_OWN_MODELS = str(_OURS / "subjects" / "zoo")
+# At most this many lines of the model's packages are kept per call.
+_MAX_LINES = 6
+# Every forward call starts in this file: the frames outside it are not the model's.
+_ENTRY = str(_KVFUZZ / "subjects" / "run.py")
+# The registered decoder is part of kvfuzz, and a model all the same.
+_OWN_MODELS = str(_KVFUZZ / "subjects" / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
-@dataclass(slots=True)  # not frozen, which takes its time to make
-class Outer:
-    """The lines of the model's packages that lead to a `frame`, the innermost first, and the
-    innermost of other code that may be named."""
+@dataclass(slots=True)  # not frozen, which would be slower: one is made for every module call
+class CallerLines:
+    """The lines of the model's packages that lead to a `frame`, innermost first, and the innermost
+    line of `other` code that may be named."""
 
     frame: FrameType
-    found: tuple[Place, ...]
-    other: Place | None
+    found: tuple[SourcePlace, ...]
+    other: SourcePlace | None
 
 
-class Homes:
-    """Where the code of a subject and of its `model` is. `files` are the model's own files and
-    folders."""
+class ModelCode:
+    """The source files of a subject and of its `model`. `files` are the model's own files and
+    folders, without helpers."""
 
     def __init__(self, subject: Any, model: Any) -> None:
         classes = _classes(subject, model)
-        self._roots = tuple({_root(name) for one in classes if (name := _source_of(one))})
+        self._roots = tuple({_package_root(name) for one in classes if (name := _file_of(one))})
         self._ranks: dict[str, int] = {}
-        self._forwards: dict[type, Place] = {}
+        self._forwards: dict[type, SourcePlace] = {}
         self.files = _own_files(subject, model)
 
-    def places(self, frame: FrameType | None, outer: Outer | None = None) -> tuple[Place, ...]:
-        """The lines of the model's packages that lead to `frame`, the innermost first; if there is
-        none, the innermost of code that is neither torch nor kvfuzz nor the standard library. Of
-        frames outside `outer` the lines are known."""
-        found, other = self._lines(frame, outer)
+    def places(
+        self, frame: FrameType | None, outer: CallerLines | None = None
+    ) -> tuple[SourcePlace, ...]:
+        """Returns the lines of the model's packages that lead to `frame`, innermost first.
+
+        Without any: the innermost line that is neither torch's, kvfuzz's nor the standard
+        library's. `outer` holds the lines outside a frame that are known already.
+        """
+        found, other = self._walk(frame, outer)
         return found or ((other,) if other else ())
 
-    def outer(self, frame: FrameType, further: Outer | None) -> Outer:
-        """What leads to `frame`, the call of a module, inside which it need not be told again."""
-        return Outer(frame, *self._lines(frame, further))
+    def caller_lines(self, frame: FrameType, outer: CallerLines | None) -> CallerLines:
+        """Returns the lines that lead to `frame`, the call of a module.
 
-    def _lines(
-        self, frame: FrameType | None, outer: Outer | None
-    ) -> tuple[tuple[Place, ...], Place | None]:
-        found: list[Place] = []
-        other: Place | None = None
+        Operations inside the module reuse them: walking the whole stack for each operation would
+        dominate the recording.
+        """
+        return CallerLines(frame, *self._walk(frame, outer))
+
+    def _walk(
+        self, frame: FrameType | None, outer: CallerLines | None
+    ) -> tuple[tuple[SourcePlace, ...], SourcePlace | None]:
+        found: list[SourcePlace] = []
+        other: SourcePlace | None = None
         ranks = self._ranks
-        while frame is not None and len(found) < _DEEPEST:
+        while frame is not None and len(found) < _MAX_LINES:
             if outer is not None and frame is outer.frame:
-                return (*found, *outer.found)[:_DEEPEST], other or outer.other
+                return (*found, *outer.found)[:_MAX_LINES], other or outer.other
             code = frame.f_code
             filename = code.co_filename
-            if filename == _CALLER:
+            if filename == _ENTRY:
                 break
             rank = ranks.get(filename)
             if rank is None:
@@ -94,19 +105,17 @@ class Homes:
             frame = frame.f_back
         return tuple(found), other
 
-    def of(self, one: type) -> Place:
-        """Where the forward of a class of modules is."""
+    def forward_of(self, one: type) -> SourcePlace:
+        """Returns where the forward of a class of modules begins."""
         if one not in self._forwards:
             code = getattr(getattr(one, "forward", None), "__code__", None)
             name = f"{one.__qualname__}.forward"
-            filename, line = (
-                (code.co_filename, code.co_firstlineno) if code else (_source_of(one), 0)
-            )
+            filename, line = (code.co_filename, code.co_firstlineno) if code else (_file_of(one), 0)
             self._forwards[one] = filename, line, name
         return self._forwards[one]
 
-    def raised_at(self, error: BaseException) -> Place | None:
-        """The innermost line of the model's packages that `error` came through."""
+    def raised_at(self, error: BaseException) -> SourcePlace | None:
+        """Returns the innermost line of the model's packages in the traceback of `error`."""
         found, traceback = None, error.__traceback__
         while traceback is not None:
             code = traceback.tb_frame.f_code
@@ -115,9 +124,9 @@ class Homes:
             traceback = traceback.tb_next
         return found
 
-    def add(self, answer: Any) -> None:
-        """Count the classes of what is no tensor in a model's `answer`, its cache, as its own."""
-        self.files |= set(_files_of_objects(answer))
+    def add_cache_of(self, output: Any) -> None:
+        """Counts the files of the cache classes in a model's `output` as the model's own."""
+        self.files |= set(_files_of_objects(output))
 
     def _rank(self, filename: str) -> int:
         if filename not in self._ranks:
@@ -125,66 +134,68 @@ class Homes:
         return self._ranks[filename]
 
 
-def named(places: Sequence[Place], files: Iterable[str], helped: bool) -> Line | None:
-    """The line to name of `places`, the innermost first: in the model's own `files` before any
-    helper that these call, unless it is `helped` on purpose, as positions and masks are. None where
-    nothing but torch was seen."""
+def choose_line(
+    places: Sequence[SourcePlace], files: Iterable[str], in_helper: bool
+) -> Line | None:
+    """Returns the line to name, of `places` (innermost first): the innermost in the model's own
+    `files`, or with `in_helper` the innermost of all. None without any places."""
     own = [place for place in places if place[0].startswith(tuple(files))]
-    chosen = places if helped or not own else own
+    chosen = places if in_helper or not own else own
     return line_at(chosen[0]) if chosen else None
 
 
-def caller(places: Iterable[Place]) -> Line | None:
-    """The line of a module's forward among `places`."""
+def forward_line(places: Iterable[SourcePlace]) -> Line | None:
+    """Returns the line of a module's forward among `places`."""
     found = next((place for place in places if place[2].endswith(".forward")), None)
     return line_at(found) if found else None
 
 
-def line_at(place: Place) -> Line:
-    """The line of source at `place`, with its text."""
+def line_at(place: SourcePlace) -> Line:
+    """Returns the line of source at `place`, with its text."""
     filename, number, function = place
     text = linecache.getline(filename, number).strip()
     return Line(short_path(filename), number, text, function)
 
 
 def _classes(subject: Any, model: Any) -> set[type]:
-    """The classes of the model's code."""
+    """Returns the classes that make up the model's code."""
     classes = {type(subject), type(model)}
     if isinstance(model, nn.Module):
         classes |= {type(module) for module in model.modules()}
-    return {one for one in classes if not _is_skipped(_source_of(one))}
+    return {one for one in classes if not _is_skipped(_file_of(one))}
 
 
 def _own_files(subject: Any, model: Any) -> set[str]:
-    """The folder of the model's class, and the files of the classes of its modules that hold
-    others: what these use besides are helpers."""
-    if not isinstance(model, nn.Module) or _is_skipped(_source_of(type(model))):
-        return {_source_of(type(subject))}
+    """Returns the folder of the model's class and the files of its modules that have children:
+    anything else that these call is a helper."""
+    if not isinstance(model, nn.Module) or _is_skipped(_file_of(type(model))):
+        return {_file_of(type(subject))}
     outer = {type(module) for module in model.modules() if next(module.children(), None)}
-    files = {_source_of(one) for one in outer if not _is_skipped(_source_of(one))}
-    return files | {str(Path(_source_of(type(model))).parent) + "/"}
+    files = {_file_of(one) for one in outer if not _is_skipped(_file_of(one))}
+    return files | {str(Path(_file_of(type(model))).parent) + "/"}
 
 
 def _files_of_objects(output: Any) -> Iterator[str]:
-    """The files of the classes of what is no tensor in a model's answer: its cache."""
+    """Yields the files of the classes in a model's output that are not tensors: its cache."""
     values = output.values() if isinstance(output, Mapping) else output
     if isinstance(values, Tensor | str) or not isinstance(values, Iterable):
         return
     for value in values:
         if not isinstance(value, Tensor | Mapping | tuple | list | str | int | float | None):
-            filename = _source_of(type(value))
+            filename = _file_of(type(value))
             if filename and not _is_skipped(filename):
                 yield filename
 
 
-def _rank_of(filename: str, homes: Sequence[str]) -> int:
-    """2 for the model's code, 1 for other code that may be named, 0 for what may not."""
+def _rank_of(filename: str, roots: Sequence[str]) -> int:
+    """Returns 2 for the model's code, 1 for other code that may be named, 0 for code that may
+    not."""
     if _is_skipped(filename):
         return 0
-    if any(filename == home or filename.startswith(home + "/") for home in homes):
+    if any(filename == root or filename.startswith(root + "/") for root in roots):
         return 2
-    inside = filename.startswith(_STDLIB) and "site-packages" not in filename
-    return 0 if inside else 1
+    in_stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
+    return 0 if in_stdlib else 1
 
 
 def _is_skipped(filename: str) -> bool:
@@ -192,8 +203,9 @@ def _is_skipped(filename: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _root(filename: str) -> str:
-    """The folder of the package that `filename` is in, or the file itself outside packages."""
+def _package_root(filename: str) -> str:
+    """Returns the top folder of the package that holds `filename`, or the file itself outside
+    packages."""
     root = Path(filename).parent
     if not (root / "__init__.py").exists():
         return filename
@@ -202,6 +214,6 @@ def _root(filename: str) -> str:
     return str(root)
 
 
-def _source_of(one: type) -> str:
+def _file_of(one: type) -> str:
     module = sys.modules.get(one.__module__)
     return getattr(module, "__file__", None) or ""

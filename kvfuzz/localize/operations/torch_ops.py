@@ -1,4 +1,4 @@
-"""What one operation of torch is given and gives: its tensors, and what it writes into."""
+"""Reads one torch operation: the tensors that it takes and returns, and the one it writes into."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-# What Python calls for `x[i] = y` and for `x += y` and its like.
+# What Python calls for `x[i] = y` and for `x += y` and the like.
 _AUGMENTED = {"__setitem__"} | {
     f"__i{name}__"
     for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or",
@@ -19,13 +19,15 @@ _AUGMENTED = {"__setitem__"} | {
 
 
 _SEVERAL = (list, tuple)
-# What most operands are that are no tensors, which holds none.
+# The types of most operands that are not tensors: a quick test, since every operand is looked at.
 _PLAIN = {bool, int, float, str, slice, type(None), type(...), torch.dtype, torch.device}
 _TENSORS = (Tensor, nn.Parameter)
 
 
-def changed_by(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Tensor | None:
-    """The tensor that an operation wrote into, None for one that makes its result anew."""
+def written_tensor(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> Tensor | None:
+    """Returns the tensor that an operation wrote into; None if it made a new result."""
     if kwargs and isinstance(kwargs.get("out"), Tensor):
         return kwargs["out"]  # type: ignore[no-any-return]
     if not (is_in_place(name) or name == "__set__") or not args:
@@ -40,7 +42,7 @@ def is_in_place(name: str) -> bool:
 
 
 def tensors_in(thing: Any) -> list[Tensor]:
-    """The tensors in `thing`, in order."""
+    """Returns the tensors in `thing` and its lists and mappings, in order."""
     if isinstance(thing, Tensor):
         return [thing]
     if isinstance(thing, _SEVERAL):
@@ -58,13 +60,17 @@ def tensors_in(thing: Any) -> list[Tensor]:
     return found
 
 
-def written_by(name: str, args: tuple[Any, ...], changed: Tensor) -> Tensor:
-    """What of the tensor that an operation has `changed` it wrote into, as far as whole numbers in
-    an index tell: in a cache of all layers, the entry of one."""
+def written_part(name: str, args: tuple[Any, ...], changed: Tensor) -> Tensor:
+    """Returns the part of `changed` that the operation wrote: the entry at the whole numbers of an
+    index, else all of it.
+
+    In a cache of all layers in one tensor this is the entry of one layer. The others are ahead or
+    behind in the run that it is compared with, so comparing all of them would always differ.
+    """
     if name != "__setitem__" or len(args) < 2:
         return changed
     places = args[1] if isinstance(args[1], tuple) else (args[1],)
-    # A new axis and a mask, which may be of several axes, move those that follow.
+    # A new axis or a mask (which may span several axes) shifts the axes of the indices after it.
     moved = any(p is None or getattr(p, "dtype", None) == torch.bool for p in places)
     if moved or int not in map(type, places):
         return changed
@@ -74,13 +80,13 @@ def written_by(name: str, args: tuple[Any, ...], changed: Tensor) -> Tensor:
 
 
 def results_in(answer: Any) -> list[Tensor]:
-    """The states in what an operation gave."""
+    """Returns the tensors in what an operation returned."""
     if type(answer) is Tensor:
         return [answer]
     return tensors_in(answer) if isinstance(answer, _SEVERAL) else []
 
 
-def copied(tensor: Tensor) -> Tensor:
+def copy_of(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.requires_grad else tensor.clone()
 
 

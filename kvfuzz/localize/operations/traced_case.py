@@ -1,4 +1,4 @@
-"""The states inside a torch model on one case: recorded, and beside those of its references."""
+"""Traces a case: records every operation of one path, to be compared with its reference runs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import layout
-from kvfuzz.localize.operations.align import Frame
-from kvfuzz.localize.operations.comparisons import Comparisons, answer
+from kvfuzz.localize.operations.align import AxisSizes
+from kvfuzz.localize.operations.comparisons import Comparisons, find_logits
 from kvfuzz.localize.operations.events import Recording
 from kvfuzz.localize.operations.record import WatchedSubject, record
-from kvfuzz.localize.operations.reference import measured
-from kvfuzz.localize.operations.reference_runs import References
+from kvfuzz.localize.operations.reference_runs import ReferenceRuns, run_reference
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 
 
 @dataclass(frozen=True)
-class Inside:
-    """The cached run of a case: its events, and by index each one's comparison with the references
-    of its step. `logits` are those of the run, None where the last step raised: `error` is what it
-    raised then, if it did not just refuse."""
+class TracedCase:
+    """A recorded run of a case, and the comparison of each event with the references of its step.
+    `logits` are those of the run, None where the last step raised; `error` is what it raised, None
+    if it refused the step."""
 
     recording: Recording
-    found: Comparisons
+    comparisons: Comparisons
     steps: tuple[Step, ...]
-    references: References
+    references: ReferenceRuns
     logits: Tensor | None = None
     error: Exception | None = None
 
@@ -37,69 +36,73 @@ class Inside:
         return self.logits is None
 
     @property
-    def frames(self) -> Mapping[int, Frame]:
-        """For each step that feeds, its sizes and those of its own reference."""
-        return self.references.frames
+    def sizes(self) -> Mapping[int, AxisSizes]:
+        """For each step that feeds tokens, its sizes and those of its own reference."""
+        return self.references.sizes
 
 
-def inside(
+def trace_case(
     subject: Subject,
     case: Case,
     uncached: Tensor | None = None,
     prefixes: bool = False,
     operations: bool = True,
-) -> Inside:
-    """Every state of the cached path of `subject` on `case`, beside the same in runs over whole
-    rows. `uncached` are the logits of an uncached run over its sequences, if they are known, and
-    `prefixes` tells that they hold for each prefix as well. Without
-    `operations`, or where they are too many, of the modules alone."""
+) -> TracedCase:
+    """Records the cached path of `subject` on `case`, with references over whole rows.
+
+    `uncached` are the logits of an uncached run over its sequences, if they are known; `prefixes`
+    says that they hold for each prefix as well. Without `operations`, or where these take too much
+    memory, only the results of modules are recorded.
+    """
     watched = WatchedSubject(subject)
-    recording, steps, logits, error = _cached(subject, case, watched, operations)
-    references = References(subject, case, steps, watched, operations)
+    recording, steps, logits, error = _record_cached(subject, case, watched, operations)
+    references = ReferenceRuns(subject, case, steps, watched, operations)
     if uncached is not None:
-        references.know(layout(case).sequences, uncached, prefixes)
-    found = Comparisons(recording, references, steps)
-    made = Inside(recording, found, tuple(steps), references, logits, error)
-    references.end(diverging_step(made))
-    if operations and not (recording.whole and references.kept()):
-        return inside(subject, case, uncached, prefixes, operations=False)
-    return made
+        references.set_uncached(layout(case).sequences, uncached, prefixes)
+    comparisons = Comparisons(recording, references, steps)
+    traced = TracedCase(recording, comparisons, tuple(steps), references, logits, error)
+    references.stop_at(find_diverging_step(traced))
+    if operations and not (recording.whole and references.kept_operations()):
+        return trace_case(subject, case, uncached, prefixes, operations=False)
+    return traced
 
 
-def diverging_step(inside: Inside) -> int | None:
-    """The first step whose logits differ, or that raised; None if there is none."""
-    for step in inside.steps:
-        logits = answer(inside.recording.of(step.index)) if step.feeds else None
-        if logits is None or inside.references.answered(step.index, logits.output):
+def find_diverging_step(traced: TracedCase) -> int | None:
+    """Returns the first step whose logits differ, or that raised; None if there is none."""
+    for step in traced.steps:
+        logits = find_logits(traced.recording.of(step.index)) if step.feeds else None
+        if logits is None or traced.references.matches_uncached(step.index, logits.output):
             continue
-        if (one := inside.found.of(logits.index)) is not None and one.differs:
+        if (one := traced.comparisons.of(logits.index)) is not None and one.differs:
             return step.index
-    last = inside.steps[-1].index
-    return last if inside.raised else None
+    last = traced.steps[-1].index
+    return last if traced.raised else None
 
 
-def inside_uncached(subject: Subject, case: Case, operations: bool = True) -> Inside:
-    """Every state of one uncached run over the sequences of `case` beside the same in one call with
-    a fresh cache: for a subject whose uncached path is the one to suspect."""
+def trace_uncached(subject: Subject, case: Case, operations: bool = True) -> TracedCase:
+    """Records one uncached run over the sequences of `case`, with one call on a fresh cache as its
+    reference: for a subject whose uncached path is suspected."""
     watched, rows = WatchedSubject(subject), layout(case).sequences
     whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
     with record(watched, operations) as recording:
         recording.step = 0
         logits = run_uncached(subject, rows)
     steps = tuple(whole.steps())
-    references = References(subject, whole, steps, watched, operations)
-    references.take(0, measured(subject, lambda: run_cached(subject, whole), watched, operations))
-    if operations and not (recording.whole and references.kept()):
-        return inside_uncached(subject, case, operations=False)
-    found = Comparisons(recording, references, steps)
-    return Inside(recording, found, steps, references, logits)
+    references = ReferenceRuns(subject, whole, steps, watched, operations)
+    cached = run_reference(subject, lambda: run_cached(subject, whole), watched, operations)
+    references.set_own(0, cached)
+    if operations and not (recording.whole and references.kept_operations()):
+        return trace_uncached(subject, case, operations=False)
+    return TracedCase(
+        recording, Comparisons(recording, references, steps), steps, references, logits
+    )
 
 
-def _cached(
+def _record_cached(
     subject: Subject, case: Case, watched: WatchedSubject, operations: bool
 ) -> tuple[Recording, list[Step], Tensor | None, Exception | None]:
-    """The cached run of `case` and its logits, up to the step that raised, if one did, with the
-    error."""
+    """Records the cached run of `case`: returns the events, the steps up to one that raised, the
+    logits (None if one did) and what it raised."""
     steps: list[Step] = []
     with record(watched, operations) as recording:
 
