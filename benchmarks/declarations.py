@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import click
 
-from kvfuzz.case.features import ELEMENTS, elements
+from kvfuzz.case.features import FEATURES, features_of
 from mutants.campaign.result import Result, Score
 from mutants.campaign.score import score
 from mutants.library.registry import find
@@ -32,22 +32,22 @@ def main(seed: int, examples: int, workers: int) -> None:
     for line in missing:
         print(line)
     print(f"{len(killed)} killed mutants, {len(missing)} declarations that no kill bears out")
-    for element in ELEMENTS:
+    for element in FEATURES:
         only = [each.id for each in killed if all(element in has for has in kills(result, each))]
         print(f"{element:15} {len(only):3} mutants only by cases with it: {', '.join(only)}")
     sys.exit(1 if missing else 0)
 
 
 def kills(found: Score, result: Result) -> list[frozenset[str]]:
-    """The elements of each case that kills the mutant, with the settings that the mutant needs."""
+    """The features of each case that kills the mutant, with the settings that the mutant needs."""
     mutant = find(result.id)
-    return [elements(mutant.fitted(found.cases[index])) for index in result.kills]
+    return [features_of(mutant.fitted(found.cases[index])) for index in result.kills]
 
 
 def not_borne_out(found: Score, result: Result) -> Iterator[str]:
     """The declarations of a killed mutant that no kill shows."""
     mutant = find(result.id)
-    drawn = frozenset().union(*(elements(mutant.fitted(case)) for case in found.cases))
+    drawn = frozenset().union(*(features_of(mutant.fitted(case)) for case in found.cases))
     shown = frozenset().union(*kills(found, result))
     if mutant.law not in result.laws:
         yield f"{result.id} declares the law {mutant.law}; its kills break {set(result.laws)}"

@@ -9,7 +9,7 @@ from hypothesis import given
 
 import kvfuzz
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import elements, family
+from kvfuzz.case.features import family, features_of
 from kvfuzz.case.layout import layout
 from kvfuzz.case.schedule import (
     Crop,
@@ -277,7 +277,7 @@ def test_a_state_is_really_written_and_read():
 
 def test_elements_and_families():
     """What a report tells kills by."""
-    assert elements(EVERYTHING) == {
+    assert features_of(EVERYTHING) == {
         "decode", "crop", "fork", "reorder", "restore", "reset", "new", "switch",
         "left padding", "mask", "positions", "several rows",
     }  # fmt: skip
@@ -286,8 +286,8 @@ def test_elements_and_families():
     assert family(Case(rows, (1, Crop(1), 1))) == "crop"
     assert family(Case(rows, (Padded(2, "right", (0, 1)),), given=("mask",))) == "padding"
     assert family(Case(rows, (1, 1), given=("mask",))) == "given arguments"
-    assert elements(Case(rows, (New(1), 1, Reorder((0, 0)), 1))) >= {"repeat", "several rows"}
-    assert "new" not in elements(Case(rows, (New(1), 2)))
+    assert features_of(Case(rows, (New(1), 1, Reorder((0, 0)), 1))) >= {"repeat", "several rows"}
+    assert "new" not in features_of(Case(rows, (New(1), 2)))
 
 
 def test_a_program_is_replayed(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.case.features import ELEMENTS, elements, family
+from kvfuzz.case.features import FEATURES, family, features_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.rounds import drawn_cases
 from kvfuzz.search.strategies import PLAIN_FOCUSES, Space, cases, space_of
@@ -57,8 +57,8 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
     assert sum(case.config["window"] is not None and case.length > 7 for case in drawn) >= 5
     plain = Counter(family(case) for case in drawn if case.is_simple)
     assert min(plain[name] for name in ("token by token", "prefill + decode", "chunks")) >= 3
-    had = Counter(word for case in drawn for word in elements(case))
-    assert set(had) == set(ELEMENTS)
+    had = Counter(word for case in drawn for word in features_of(case))
+    assert set(had) == set(FEATURES)
     assert min(had.values()) >= 2
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_drawn_that_is_not_offered():
     plain = drawn_cases(replace(SPACE, offers=frozenset()), 0, 100)
     assert all(case.is_simple for case in plain)
     crops = drawn_cases(replace(SPACE, offers=frozenset({"crop"})), 0, 100)
-    had = {word for case in crops for word in elements(case)}
+    had = {word for case in crops for word in features_of(case)}
     assert had == {"extend", "decode", "crop", "new", "switch", "several rows"}
 
 
@@ -108,7 +108,7 @@ def test_padding_is_given_positions_unless_they_follow_from_the_mask():
     offers = frozenset({"mask", "positions"})
     for known, always in ((offers, True), (offers | {"positions_from_mask"}, False)):
         drawn = drawn_cases(replace(SPACE, offers=known), 0, 200)
-        padded = [c for c in drawn if elements(c) & {"left padding", "right padding"}]
+        padded = [c for c in drawn if features_of(c) & {"left padding", "right padding"}]
         assert len(padded) >= 20
         assert all("mask" in case.given for case in padded)
         assert all("positions" in case.given for case in padded) is always

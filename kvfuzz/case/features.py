@@ -1,4 +1,4 @@
-"""What a case exercises, in words: its elements, and the one family of schedules it belongs to."""
+"""Names what a case exercises: its features, and the family of schedules that it belongs to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
 OPERATED = ("crop", "reorder", "select", "repeat", "fork", "restore", "reset", "new", "switch")
 PADDED = tuple(f"{side} padding" for side in SIDES)
 FAMILIES = (*PLAIN, "given arguments", "padding", *OPERATED, "several operations")
-ELEMENTS = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", "several rows")
+FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", "several rows")
 
 
-def elements(case: Case) -> frozenset[str]:
-    """The ELEMENTS that `case` has: kinds of steps (`new` for a second cache), padding, optional
+def features_of(case: Case) -> frozenset[str]:
+    """Returns the FEATURES of `case`: kinds of steps (`new` for a second cache), padding, optional
     arguments, more than one row."""
     steps = list(case.steps())
     kinds = {step.kind for step in steps if step.kind != "new" or step.index > 0}
@@ -21,12 +21,12 @@ def elements(case: Case) -> frozenset[str]:
         f"{step.operation.side} padding" for step in steps if isinstance(step.operation, Padded)
     }
     rows = {"several rows"} if any(step.batch > 1 for step in steps) else set()
-    return frozenset((kinds | sides | rows | set(case.given)) & set(ELEMENTS))
+    return frozenset((kinds | sides | rows | set(case.given)) & set(FEATURES))
 
 
 def family(case: Case) -> str:
-    """The one of FAMILIES that `case` belongs to, and that a kill tells most by."""
-    found = elements(case)
+    """Returns the one of FAMILIES that `case` belongs to."""
+    found = features_of(case)
     operations = [word for word in OPERATED if word in found - {"switch"}]
     if found & set(PADDED):
         return "several operations" if operations else "padding"
@@ -46,7 +46,7 @@ OVERSHOOT = "overshoot"
 
 
 def overshoots(case: Case) -> bool:
-    """Whether a step crops by more than is stored."""
+    """Whether a step crops more tokens than the cache holds."""
     return any(
         isinstance(step.operation, Crop) and step.operation.count > len(step.before[0])
         for step in case.steps()

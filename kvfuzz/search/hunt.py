@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from kvfuzz.case.counterexample import Counterexample, counterexample
-from kvfuzz.case.features import ELEMENTS, PADDED
+from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
@@ -181,7 +181,7 @@ NEEDED = {
     "generate": ("generation",),
 }
 """The features and laws that a hunt can exercise only if the subject has this offer."""
-EXERCISES = (*ELEMENTS, *LAWS[1:])
+EXERCISES = (*FEATURES, *LAWS[1:])
 """All that a hunt can exercise: features of cases, and companion laws."""
 
 

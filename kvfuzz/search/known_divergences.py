@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import ELEMENTS, OVERSHOOT, elements, overshoots
+from kvfuzz.case.features import FEATURES, OVERSHOOT, features_of, overshoots
 from kvfuzz.case.files import read_json
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import UsageError, did_you_mean
@@ -43,7 +43,7 @@ class Expectation:
             verdict.law == self.law
             and longest >= self.length
             and all(case.config.get(name) == value for name, value in self.config.items())
-            and set(self.elements) <= elements(case) | _more(case)
+            and set(self.elements) <= features_of(case) | _more(case)
         )
 
 
@@ -107,4 +107,4 @@ def _expectation(path: Path, number: int, item: Any) -> Expectation:
 
 
 def _known(item: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
-    return [(word, (*ELEMENTS, OVERSHOOT)) for word in item.get("elements", ())]
+    return [(word, (*FEATURES, OVERSHOOT)) for word in item.get("elements", ())]

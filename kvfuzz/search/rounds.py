@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis.errors import Flaky
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import elements
+from kvfuzz.case.features import features_of
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidCase, KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
@@ -74,7 +74,7 @@ class Tally:
     def add(self, case: Case, verdict: Verdict, companion: Verdict | None = None) -> None:
         agreed = verdict.status == "agreed"
         if agreed:
-            self.exercised.update(elements(case))
+            self.exercised.update(features_of(case))
         if companion is not None and companion.status == "agreed":
             self.exercised[companion.law] += 1
         self.cases += 1

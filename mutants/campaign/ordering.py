@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import elements
+from kvfuzz.case.features import features_of
 from mutants.library.mutant import Mutant
 
 ROOM = 4
@@ -91,7 +91,7 @@ def _fitted(mutant: Mutant, case: Case) -> frozenset[Trait]:
 
 
 def _program_traits(case: Case) -> frozenset[Trait]:
-    """The traits of the program of `case`: its elements, and how its first tokens enter the cache
+    """The traits of the program of `case`: its features, and how its first tokens enter the cache
     (`one-shot prefill` of several tokens, `incremental` in several steps, or both)."""
     fed = [step for step in case.steps() if step.feeds]
     paths = {
@@ -100,7 +100,7 @@ def _program_traits(case: Case) -> frozenset[Trait]:
     }
     return frozenset(
         {
-            *(("element", word) for word in elements(case)),
+            *(("element", word) for word in features_of(case)),
             *(("path", word) for word, has in paths.items() if has),
         }
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import ELEMENTS, elements
+from kvfuzz.case.features import FEATURES, features_of
 from kvfuzz.case.schedule import Entry, Padded
 from kvfuzz.errors import InvalidSubject, one_line
 from kvfuzz.oracle.laws import LAWS
@@ -90,10 +90,10 @@ class Mutant:
 
     @property
     def exercises(self) -> tuple[str, ...]:
-        """The elements (`kvfuzz.case.features`) of its witness, which a case that kills it has too.
+        """The features (`kvfuzz.case.features`) of its witness, which a case that kills it has too.
         `benchmarks/declarations.py` compares them with the kills."""
-        found = elements(self.witness) if self.witness else frozenset[str]()
-        return tuple(word for word in ELEMENTS if word in found)
+        found = features_of(self.witness) if self.witness else frozenset[str]()
+        return tuple(word for word in FEATURES if word in found)
 
     @property
     def source(self) -> str:

@@ -218,7 +218,7 @@ def test_mutants_are_chosen_by_subject_operator_and_id():
 
 
 def test_a_mutant_declares_what_its_witness_exercises(run, tmp_path):
-    """The elements of the witness's schedule: in the object, the text and the JSON."""
+    """The features of the witness's schedule: in the object, the text and the JSON."""
     fault, file = find("crop.keeps_one_too_many"), tmp_path / "one.json"
     assert fault.exercises == ("decode", "crop")
     assert {"left padding", "mask"} <= set(find("padding.is_taken_for_text").exercises)

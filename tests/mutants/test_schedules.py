@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvfuzz.case.features import ELEMENTS, elements
+from kvfuzz.case.features import FEATURES, features_of
 from mutants.campaign.score import score
 from mutants.library.registry import find
 
@@ -37,7 +37,7 @@ TWO_EACH = {
 
 def test_each_element_has_two_mutants():
     """A new element of the schedules needs two as well."""
-    assert tuple(TWO_EACH) == ELEMENTS
+    assert tuple(TWO_EACH) == FEATURES
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def matrix():
     return score("zoo", ids=ids, seed=0, examples=60, matrix=True, shrink=False)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", FEATURES)
 def test_only_cases_with_the_element_kill_its_two_mutants(element, matrix):
     """Each is killed, and every case that kills it has the element."""
     results = {result.id: result for result in matrix.results}
     for name in TWO_EACH[element]:
         mutant, kills = find(name), results[name].kills
         assert kills
-        assert all(element in elements(mutant.fitted(matrix.cases[index])) for index in kills)
+        assert all(element in features_of(mutant.fitted(matrix.cases[index])) for index in kills)
