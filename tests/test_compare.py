@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfuzz.case.case import Case
-from kvfuzz.oracle.compare import compare, judge
+from kvfuzz.oracle.compare import compare, verdict_from
 from kvfuzz.oracle.tolerance import constant, factor
 
 CASE = Case(((1, 2, 3), (4, 5, 6)), (2, 1))
@@ -39,7 +39,7 @@ def test_a_difference_anywhere_diverges_and_is_named(row, position, token, size)
     """One wrong entry, at whatever place and of whatever size, is found where it is."""
     wrong = logits()
     wrong[row, position, token] += size
-    verdict = judge(versus(wrong, logits()), CASE)
+    verdict = verdict_from(versus(wrong, logits()), CASE)
     assert verdict.status == "diverged"
     assert (verdict.first.row, verdict.first.position, verdict.first.token) == (
         row,
@@ -52,7 +52,7 @@ def test_a_difference_anywhere_diverges_and_is_named(row, position, token, size)
 
 def test_equal_logits_agree():
     """No difference, no excess, every position counted."""
-    verdict = judge(versus(logits(), logits()), CASE)
+    verdict = verdict_from(versus(logits(), logits()), CASE)
     assert (verdict.status, verdict.excess, verdict.rows) == ("agreed", 0.0, 6)
 
 
@@ -61,7 +61,7 @@ def test_the_earliest_position_is_named_not_the_largest_difference():
     wrong = logits()
     wrong[0, 2] += 100
     wrong[1, 1] += 1
-    first = judge(versus(wrong, logits()), CASE).first
+    first = verdict_from(versus(wrong, logits()), CASE).first
     assert (first.row, first.position) == (1, 1)
 
 
@@ -72,14 +72,14 @@ def test_the_bound_is_where_the_tolerance_says(times, status):
     wrong = expected.clone()
     bound = within(expected).allowed[0, 0, 0]
     wrong[0, 0, 0] += times * bound
-    assert judge(versus(wrong, expected), CASE).status == status
+    assert verdict_from(versus(wrong, expected), CASE).status == status
 
 
 def test_equal_infinities_are_equal():
     """Vocabulary entries that a model masks with -inf in both paths are no difference."""
     masked = logits()
     masked[:, :, 0] = -math.inf
-    verdict = judge(versus(masked, masked.clone()), CASE)
+    verdict = verdict_from(versus(masked, masked.clone()), CASE)
     assert (verdict.status, verdict.rows) == ("agreed", 6)
 
 
@@ -87,14 +87,14 @@ def test_opposite_infinities_differ():
     """inf in one path and -inf in the other is a divergence."""
     one, other = logits(), logits()
     one[0, 0, 0], other[0, 0, 0] = math.inf, -math.inf
-    assert judge(versus(one, other), CASE).status == "diverged"
+    assert verdict_from(versus(one, other), CASE).status == "diverged"
 
 
 def test_nan_in_both_paths_says_nothing():
     """The case is discarded, and not counted as agreement."""
     both = logits()
     both[0, 1, 2] = math.nan
-    verdict = judge(versus(both, both.clone()), CASE)
+    verdict = verdict_from(versus(both, both.clone()), CASE)
     assert (verdict.status, verdict.reason) == ("discarded", "both paths gave NaN")
 
 
@@ -103,13 +103,13 @@ def test_nan_in_both_paths_does_not_hide_a_difference_elsewhere():
     one, other = logits(), logits()
     one[0, 1, 2] = other[0, 1, 2] = math.nan
     one[0, 1, 3] += 1
-    assert judge(versus(one, other), CASE).status == "diverged"
+    assert verdict_from(versus(one, other), CASE).status == "diverged"
 
 
 def test_all_zero_logits_say_nothing():
     """Nought in both paths is no evidence."""
     zero = torch.zeros(2, 3, 5)
-    assert judge(versus(zero, zero), CASE).status == "discarded"
+    assert verdict_from(versus(zero, zero), CASE).status == "discarded"
 
 
 def test_zero_against_something_diverges():
@@ -117,7 +117,7 @@ def test_zero_against_something_diverges():
     zero = torch.zeros(2, 3, 5)
     other = zero.clone()
     other[0, 0, 0] = 1e-30
-    assert judge(versus(other, zero), CASE).status == "diverged"
+    assert verdict_from(versus(other, zero), CASE).status == "diverged"
 
 
 def test_the_cached_path_cannot_widen_its_own_tolerance():
@@ -142,7 +142,7 @@ def test_the_impact_is_told_beside_the_verdict():
     expected[0, :, 0] = 1.0
     wrong = expected.clone()
     wrong[0, 1] = torch.tensor([0.0, 1.0])
-    impact = judge(versus(wrong, expected), Case(((1, 2),), (2,))).impact
+    impact = verdict_from(versus(wrong, expected), Case(((1, 2),), (2,))).impact
     p = 1 / (1 + math.exp(-1))
     assert (impact.positions, impact.argmax_flips) == (2, 1)
     assert impact.kl == pytest.approx(p * 1 + (1 - p) * -1)
@@ -153,19 +153,19 @@ def test_the_impact_never_decides():
     """A difference that moves no prediction diverges; a flip between two equals does not."""
     expected = torch.tensor([[[5.0, 1.0, 0.0]]], dtype=torch.float64)
     case = Case(((1,),), (1,))
-    verdict = judge(versus(expected * (1 + 1e-6), expected), case)
+    verdict = verdict_from(versus(expected * (1 + 1e-6), expected), case)
     assert (verdict.status, verdict.impact.argmax_flips) == ("diverged", 0)
     tied = torch.tensor([[[5.0, 5.0 - 1e-15, 0.0]]], dtype=torch.float64)
-    assert judge(versus(tied.flip(-1).roll(-1, -1), tied), case).status == "agreed"
+    assert verdict_from(versus(tied.flip(-1).roll(-1, -1), tied), case).status == "agreed"
 
 
 def test_the_impact_of_what_is_not_finite_is_told_of_the_rest():
     """NaN has no most likely token."""
     wrong = logits()
     wrong[0, 1, 2] = math.nan
-    impact = judge(versus(wrong, logits()), CASE).impact
+    impact = verdict_from(versus(wrong, logits()), CASE).impact
     assert (impact.positions, impact.argmax_flips, impact.kl) == (5, 0, 0.0)
-    nowhere = judge(versus(logits() * math.nan, logits()), CASE).impact
+    nowhere = verdict_from(versus(logits() * math.nan, logits()), CASE).impact
     assert (nowhere.positions, nowhere.kl, nowhere.relative_l2) == (0, None, None)
 
 
@@ -179,4 +179,4 @@ def test_narrow_decoders_have_wider_factors_of_their_own():
 def test_a_lower_precision_of_the_cached_path_does_not_widen_the_tolerance():
     """bfloat16 logits from the cached path are judged by the uncached path's float32."""
     expected = logits().float()
-    assert judge(versus(expected.bfloat16(), expected), CASE).status == "diverged"
+    assert verdict_from(versus(expected.bfloat16(), expected), CASE).status == "diverged"

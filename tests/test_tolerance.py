@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import check
-from kvfuzz.oracle.compare import compare, judge
+from kvfuzz.oracle.compare import compare, verdict_from
 from kvfuzz.oracle.reference import reference, tolerance_for
 from kvfuzz.oracle.tolerance import constant, declared, measured
 from kvfuzz.search.strategies import cases, space_of
@@ -64,10 +64,10 @@ def test_weak_positions_are_counted_apart_and_only_weak_ones_are_no_agreement():
     """A pass is made of positions that could have failed."""
     logits = torch.ones(1, 6, 3)
     noise = torch.tensor([[1e-9, 1e-9, 0.06, 0.06, 0.06, 0.06]])
-    verdict = judge(compare(logits, logits, measured(logits, noise, torch.float32)), CASE)
+    verdict = verdict_from(compare(logits, logits, measured(logits, noise, torch.float32)), CASE)
     assert (verdict.status, verdict.rows, verdict.weak_rows) == ("agreed", 2, 4)
     everywhere = measured(logits, torch.full((1, 6), 0.06), torch.float32)
-    verdict = judge(compare(logits, logits, everywhere), CASE)
+    verdict = verdict_from(compare(logits, logits, everywhere), CASE)
     assert (verdict.status, verdict.rows, verdict.weak_rows) == ("weak", 0, 6)
 
 
@@ -75,7 +75,7 @@ def test_a_difference_beyond_a_weak_bound_diverges():
     """Noise excuses what it explains, and no more."""
     logits = torch.ones(1, 6, 3)
     everywhere = measured(logits, torch.full((1, 6), 0.06), torch.float32)
-    assert judge(compare(2 * logits, logits, everywhere), CASE).status == "diverged"
+    assert verdict_from(compare(2 * logits, logits, everywhere), CASE).status == "diverged"
 
 
 def test_noise_that_is_not_finite_makes_its_own_position_weak_and_no_other():
@@ -87,7 +87,7 @@ def test_noise_that_is_not_finite_makes_its_own_position_weak_and_no_other():
     assert found.allowed[0, [0, 2]].isfinite().all()
     wrong = logits.clone()
     wrong[0, 1, 0] = math.inf
-    assert judge(compare(wrong, logits, found), CASE).status == "diverged"
+    assert verdict_from(compare(wrong, logits, found), CASE).status == "diverged"
 
 
 def test_an_outlier_is_judged_by_its_own_size():

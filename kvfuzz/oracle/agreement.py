@@ -11,7 +11,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import one_line
-from kvfuzz.oracle.compare import Comparison, compare, judge
+from kvfuzz.oracle.compare import Comparison, compare, verdict_from
 from kvfuzz.oracle.reference import (
     Reference,
     agree,
@@ -25,7 +25,7 @@ from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.precision import rounded_to
-from kvfuzz.subjects.protocol import Subject, conforming, fitting
+from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 
 
@@ -51,7 +51,7 @@ def check(
     float64. Raises InvalidCase if the case does not fit the subject, InvalidSubject if the subject
     breaks the protocol; they call it `name`.
     """
-    fitting(conforming(subject, name), case, name)
+    require_fit(require_protocol(subject, name), case, name)
     return check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
 
 
@@ -208,7 +208,7 @@ def _against(
         assert expected.error is not None
         message = one_line(expected.error)
         return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
-    return judge(compare_paths(cached, expected, case), case, expected.prefixwise)
+    return verdict_from(compare_paths(cached, expected, case), case, expected.prefixwise)
 
 
 def compare_paths(logits: Tensor, expected: Reference, case: Case) -> Comparison:

@@ -12,7 +12,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.case.verdict import Difference, Impact, Verdict
 from kvfuzz.oracle.tolerance import Tolerance
-from kvfuzz.subjects.dtypes import name_of
+from kvfuzz.subjects.dtypes import dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
     return ratio.masked_fill(difference == 0, 0.0).masked_fill(difference == torch.inf, torch.inf)
 
 
-def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
-    """The verdict on a case whose cached and uncached logits were compared."""
+def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdict:
+    """Returns the verdict on `case`, whose cached and uncached logits `comparison` compares."""
     tolerance = comparison.tolerance
     fed = comparison.fed if comparison.fed is not None else torch.ones_like(tolerance.weak)
     weak = tolerance.weak & ~comparison.undefined & fed
@@ -90,7 +90,7 @@ def judge(comparison: Comparison, case: Case, prefixwise: bool = False) -> Verdi
         "weak_rows": int(weak.sum()),
         "excess": float(excess.max()),
         "worst": divmod(int(excess.argmax()), excess.shape[1]),
-        "dtype": name_of(tolerance.dtype),
+        "dtype": dtype_name(tolerance.dtype),
         "basis": tolerance.basis,
         "prefixwise": prefixwise,
     }

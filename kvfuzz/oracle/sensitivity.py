@@ -14,7 +14,7 @@ from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import layout
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.tolerance import Tolerance
-from kvfuzz.subjects.dtypes import name_of
+from kvfuzz.subjects.dtypes import dtype_name
 from kvfuzz.subjects.float64 import Twin, signs, weights_of
 from kvfuzz.subjects.precision import _coarser, rounded_to
 from kvfuzz.subjects.protocol import Subject, cache_dtype
@@ -46,8 +46,8 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
         declared = exempt is not None and not _coarser(target, exempt)
         if not declared and (source, target) not in uncached and _coarser(target, computed):
             return (
-                f"the cached path rounds {name_of(source)} to {name_of(target)} ({operation}), "
-                "which the uncached path never does"
+                f"the cached path rounds {dtype_name(source)} to {dtype_name(target)} "
+                f"({operation}), which the uncached path never does"
             )
     return None
 

@@ -27,7 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvfuzz.subjects.dtypes import ROUNDOFF, epsilon, name_of
+from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name, epsilon
 
 Basis = Literal["measured", "constant", "declared"]
 """Where a tolerance comes from: the noise of this case, a constant, or the subject's own word."""
@@ -107,7 +107,7 @@ def kappa(dtype: torch.dtype) -> float:
 def factor(dtype: torch.dtype, width: int | None) -> float:
     """The multiple of eps x scale that is allowed where no noise can be measured. `width` is the
     size of the residual stream; a subject that does not tell is taken to be wide."""
-    name = name_of(dtype)
+    name = dtype_name(dtype)
     return next(
         # A dtype that only a cache has rounds as coarsely as the coarsest of these.
         table.get(name, table["bfloat16"])

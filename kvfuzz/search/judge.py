@@ -13,7 +13,7 @@ from kvfuzz.localize.traced_states import ExpectedStates, can_trace, expected_st
 from kvfuzz.oracle.agreement import check_against, check_agreement, quick_check
 from kvfuzz.oracle.laws import LAWS, check_companion
 from kvfuzz.oracle.reference import Reference
-from kvfuzz.subjects.protocol import Subject, conforming, fitting
+from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,5 @@ def check_law(
         raise UsageError(
             f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
         )
-    return judge_by(law, fitting(conforming(subject, name), case, name), case, name, leeway)
+    require_fit(require_protocol(subject, name), case, name)
+    return judge_by(law, subject, case, name, leeway)

@@ -27,7 +27,7 @@ def epsilon(dtype: torch.dtype) -> float:
     return 2 * ROUNDOFF[dtype]
 
 
-def name_of(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")
 

@@ -27,10 +27,10 @@ from torch import Tensor
 from kvfuzz.case.case import DTYPES, Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.calibration import Calibration
-from kvfuzz.subjects.dtypes import compute_dtype, name_of
+from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
 from kvfuzz.subjects.float64 import Float64Subject, perturbing, twin_of, weights_of
 from kvfuzz.subjects.precision import rounded_to
-from kvfuzz.subjects.protocol import Factory, conforming, device_of
+from kvfuzz.subjects.protocol import Factory, device_of, require_protocol
 from kvfuzz.subjects.run import run_cached, run_uncached, seeded
 
 SCHEMES = {
@@ -122,7 +122,7 @@ def as_factory(thing: Any, name: str | None = None, options: Options | None = No
 
 
 def _of_subject(subject: Any, name: str, options: Options) -> Factory:
-    conforming(subject, name)
+    require_protocol(subject, name)
     if options.config:
         field_name = next(iter(options.config))
         raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
@@ -158,7 +158,7 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
         given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
         # Weights that are not drawn by `seed` come from torch's global generator.
         with seeded(seed):
-            subject = conforming(call(**given, **config), name)
+            subject = require_protocol(call(**given, **config), name)
         where = None if "device" in given else options.device
         to = dtype or options.dtype
         # The seed does not change the dtype: it is read, by an uncached call, once for each config.
@@ -291,7 +291,7 @@ def _dtype_of(subject: Any, name: str) -> str:
     logits = _dtype_of_logits(subject, name)
     if logits is None:
         return "float32"
-    return name_of(compute_dtype(logits, subject))
+    return dtype_name(compute_dtype(logits, subject))
 
 
 def _dtype_of_logits(subject: Any, name: str) -> torch.dtype | None:

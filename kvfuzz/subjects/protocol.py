@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import GIVEN, Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
-from kvfuzz.subjects.dtypes import ROUNDOFF, name_of
+from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 OFFERED = {
@@ -101,7 +101,7 @@ class Factory:
             raise
         except (Exception, SystemExit) as error:
             raise InvalidSubject(f"{self.name} could not be built: {one_line(error)}") from error
-        return fitting(conforming(subject, self.name), case, self.name)
+        return require_fit(require_protocol(subject, self.name), case, self.name)
 
     def first_config(self) -> dict[str, Any]:
         """The configuration that the simplest case has."""
@@ -117,7 +117,7 @@ class Factory:
         return self.subject(case)
 
 
-def conforming(subject: Any, name: str) -> Subject:
+def require_protocol(subject: Any, name: str) -> Subject:
     """`subject`, once it is known to offer the protocol. Raises InvalidSubject naming what it
     lacks; whether its values are right is for the cases to tell."""
     if isinstance(subject, type):
@@ -191,7 +191,7 @@ def _check_cache(subject: Any, name: str) -> None:
     """Raise InvalidSubject if what `subject` says about its cache makes no sense."""
     said = getattr(subject, "cache_dtype", None)
     if said is not None and cache_dtype(subject) not in list(ROUNDOFF):
-        known = ", ".join(map(name_of, ROUNDOFF))
+        known = ", ".join(map(dtype_name, ROUNDOFF))
         raise InvalidSubject(f"{name}.cache_dtype should be one of {known}, got {said!r}")
     bound = getattr(subject, "cache_bound", None)
     if bound is None:
@@ -206,7 +206,7 @@ def _check_cache(subject: Any, name: str) -> None:
         )
 
 
-def fitting(subject: Subject, case: Case, name: str) -> Subject:
+def require_fit(subject: Subject, case: Case, name: str) -> Subject:
     """`subject`, once it is known that `case` fits its vocabulary, its length and its offers."""
     longest = case.length if case.is_plain else max(len(s.after[0]) for s in case.steps())
     if subject.max_length is not None and longest > subject.max_length:
