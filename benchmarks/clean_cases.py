@@ -67,10 +67,10 @@ def main(transformers: bool, examples: int | None, seed: int) -> None:
                 hunts.append(hunt)
                 if hunt.failure is not None:
                     print(subject, options, hunt_text(hunt), flush=True)
-                row = (hunt.cases, hunt.rows, f"{hunt.worst_excess:.3f}", hunt.verdict)
+                row = (hunt.cases, hunt.positions, f"{hunt.worst_excess:.3f}", hunt.verdict)
                 table.add_row(subject, attention, dtype, *map(str, row))
     table.add_section()
-    total = (sum(h.cases for h in hunts), sum(h.rows for h in hunts))
+    total = (sum(h.cases for h in hunts), sum(h.positions for h in hunts))
     worst = max(h.worst_excess for h in hunts)
     alarms = sum(h.verdict != "agreed" for h in hunts)
     table.add_row("all", "", "", *map(str, total), f"{worst:.3f}", f"{alarms} alarms")

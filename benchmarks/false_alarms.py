@@ -1,7 +1,7 @@
 """False alarms at scale: over a million positions of clean decoders, how near to its bound?
 
     python benchmarks/false_alarms.py -n 2                          # 1,000,000 positions and more
-    python benchmarks/false_alarms.py --rows 20000                  # fewer
+    python benchmarks/false_alarms.py --positions 20000             # fewer
     python benchmarks/false_alarms.py --check float32:zoo:17        # one of its checks again
 
 A check is one clean decoder, zoo or tiny transformers model, with random weights, tokens, rows and
@@ -74,8 +74,8 @@ class Outcome:
 
     index: int
     status: str
-    rows: int
-    weak_rows: int
+    positions: int
+    weak_positions: int
     excess: float
     basis: str | None
     prefixwise: bool
@@ -83,14 +83,14 @@ class Outcome:
 
 
 @click.command()
-@click.option("--rows", default=1_000_000, show_default=True, help="Positions in all, at least.")
+@click.option("--positions", default=1_000_000, show_default=True, help="How many, at least.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("-n", "workers", default=1, show_default=True, help="Processes.")
 @click.option("--check", "only", metavar="DTYPE:FAMILY:INDEX", help="Make one check alone.")
-def main(rows: int, seed: int, workers: int, only: str | None) -> None:
+def main(positions: int, seed: int, workers: int, only: str | None) -> None:
     torch.set_num_threads(1)
     console = Console(width=160)
-    outcomes = _again(seed, only) if only else _run(rows, seed, workers)
+    outcomes = _again(seed, only) if only else _run(positions, seed, workers)
     console.print(_table(outcomes))
     for dtype in DTYPES:
         _print_nearest(console, dtype, outcomes)
@@ -113,8 +113,8 @@ def _again(seed: int, name: str) -> dict[Lane, list[Outcome]]:
     return {lane: [_checked(seed, lane, int(index))]}
 
 
-def _run(rows: int, seed: int, workers: int) -> dict[Lane, list[Outcome]]:
-    """The checks of every lane, in order, up to its share of `rows`."""
+def _run(positions: int, seed: int, workers: int) -> dict[Lane, list[Outcome]]:
+    """The checks of every lane, in order, up to its share of `positions`."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
     clocks = (TimeElapsedColumn(), TimeRemainingColumn())
     found: dict[Lane, list[Outcome]] = {}
@@ -122,15 +122,15 @@ def _run(rows: int, seed: int, workers: int) -> dict[Lane, list[Outcome]]:
         pool(workers) as executor,
         Progress(*columns, *clocks, console=Console(stderr=True)) as progress,
     ):
-        bar = progress.add_task("", total=rows)
+        bar = progress.add_task("", total=positions)
         for family, family_share in FAMILY_SHARES.items():
             for dtype, share in DTYPE_SHARES.items():
-                lane, wanted = Lane(dtype, family), math.ceil(rows * share * family_share)
+                lane, wanted = Lane(dtype, family), math.ceil(positions * share * family_share)
                 progress.update(bar, description=f"{family} {dtype}")
                 found[lane] = []
                 for outcome in _until(wanted, _in_order(executor, workers, seed, lane)):
                     found[lane].append(outcome)
-                    progress.advance(bar, outcome.rows + outcome.weak_rows)
+                    progress.advance(bar, outcome.positions + outcome.weak_positions)
     return found
 
 
@@ -139,7 +139,7 @@ def _until(wanted: int, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
     made = 0
     while made < wanted:
         outcome = next(outcomes)
-        made += outcome.rows + outcome.weak_rows
+        made += outcome.positions + outcome.weak_positions
         yield outcome
 
 
@@ -179,8 +179,8 @@ def _checked(seed: int, lane: Lane, index: int) -> Outcome:
     return Outcome(
         index,
         verdict.status,
-        verdict.rows,
-        verdict.weak_rows,
+        verdict.positions,
+        verdict.weak_positions,
         verdict.excess,
         verdict.basis,
         verdict.prefixwise,
@@ -312,8 +312,8 @@ def _cells(found: list[Outcome]) -> list[str]:
     places = (min(len(ordered) - 1, int(q * len(ordered))) for q in (0.5, 0.99, 0.999, 1.0))
     counts = (
         len(found),
-        sum(o.rows + o.weak_rows for o in found),
-        sum(o.weak_rows for o in found),
+        sum(o.positions + o.weak_positions for o in found),
+        sum(o.weak_positions for o in found),
         sum(o.excess == 0 for o in compared),
         sum(o.basis == "constant" for o in found),
         sum(o.prefixwise for o in found),

@@ -17,7 +17,7 @@ CASE = Case(((1, 2, 3, 4), (5, 6, 7, 8)), (2, 1, 1))
 def test_a_right_decoder_agrees_at_every_position():
     """Two rows of four tokens are eight comparisons."""
     verdict = check(models.Summing(), CASE)
-    assert (verdict.status, verdict.rows) == ("agreed", 8)
+    assert (verdict.status, verdict.positions) == ("agreed", 8)
 
 
 def test_a_wrong_step_is_named():
@@ -44,7 +44,7 @@ def test_an_uncached_path_that_raises_alone_diverges_with_its_error():
 def test_a_case_on_which_both_paths_raise_is_discarded():
     """Nothing was compared, so it is neither agreement nor divergence."""
     verdict = check(models.RaisesInBoth(), CASE)
-    assert (verdict.status, verdict.rows) == ("discarded", 0)
+    assert (verdict.status, verdict.positions) == ("discarded", 0)
 
 
 def test_nan_in_one_path_diverges():

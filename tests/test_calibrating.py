@@ -15,7 +15,7 @@ from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
 from kvfuzz.oracle.reference import reference
 from kvfuzz.search.calibrate import calibrate, default_path, with_calibration
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.subjects.calibration import Calibration, Lane, read
+from kvfuzz.subjects.calibration import Calibration, Lane, from_json, read
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.zoo.decoder import Decoder
 from mutants.campaign.score import score
@@ -231,3 +231,13 @@ def test_the_same_seed_calibrates_alike():
     one, two = (calibrate("zoo:rope", examples=15, seed=3).to_json() for _ in range(2))
     assert one == two
     assert json.loads(json.dumps(one))["seed"] == 3
+
+
+@pytest.mark.parametrize("dropped", [(), ("rows", "weak_rows"), ("positions", "weak_positions")])
+def test_counts_of_positions_are_read_by_either_name(dropped):
+    """A file of before has `rows`, one of now has both for one release."""
+    made = Calibration("zoo", 0, 9, {}, (Lane("float32", 9, 70, 5, 0.1, {}, 1.0),), path="c.json")
+    data = made.to_json()
+    assert data["lanes"][0]["rows"] == data["lanes"][0]["positions"] == 70
+    data["lanes"] = [{k: v for k, v in data["lanes"][0].items() if k not in dropped}]
+    assert from_json(data, "c.json") == made

@@ -30,7 +30,7 @@ def test_fuzz_agrees_with_exit_code_0(run):
     assert "seed 7" in out
     result = json.loads(Path("out.json").read_text())
     assert (result["verdict"], result["cases"], result["counterexample"]) == ("agreed", 20, None)
-    assert {"rows", "worst_excess", "seed"} <= set(result)
+    assert {"positions", "rows", "worst_excess", "seed"} <= set(result)
 
 
 def test_fuzz_diverges_with_exit_code_1_and_replay_says_it_again(run):

@@ -53,7 +53,7 @@ def test_a_difference_anywhere_diverges_and_is_named(row, position, token, size)
 def test_equal_logits_agree():
     """No difference, no excess, every position counted."""
     verdict = verdict_from(versus(logits(), logits()), CASE)
-    assert (verdict.status, verdict.excess, verdict.rows) == ("agreed", 0.0, 6)
+    assert (verdict.status, verdict.excess, verdict.positions) == ("agreed", 0.0, 6)
 
 
 def test_the_earliest_position_is_named_not_the_largest_difference():
@@ -80,7 +80,7 @@ def test_equal_infinities_are_equal():
     masked = logits()
     masked[:, :, 0] = -math.inf
     verdict = verdict_from(versus(masked, masked.clone()), CASE)
-    assert (verdict.status, verdict.rows) == ("agreed", 6)
+    assert (verdict.status, verdict.positions) == ("agreed", 6)
 
 
 def test_opposite_infinities_differ():

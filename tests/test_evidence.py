@@ -214,7 +214,7 @@ def test_a_hunt_of_weak_cases_is_inconclusive():
     from kvfuzz.subjects.loading import Options
 
     hunt = fuzz(Loud, examples=20, seed=0, options=Options(dtype="float32"))
-    assert (hunt.verdict, hunt.rows) == ("inconclusive", 0)
+    assert (hunt.verdict, hunt.positions) == ("inconclusive", 0)
     assert hunt.weak == hunt.cases
     assert "rounding in float32 moves every logit by too much to tell" in hunt_text(hunt)
 

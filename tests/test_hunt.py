@@ -31,7 +31,7 @@ def test_a_right_decoder_agrees():
     """All cases are run, all positions of all rows compared."""
     hunt = fuzz(models.Summing, examples=60, seed=1)
     assert (hunt.verdict, hunt.cases, hunt.seed, hunt.failure) == ("agreed", 60, 1, None)
-    assert hunt.rows > 60
+    assert hunt.positions > 60
     assert hunt.worst_excess <= 0.5
 
 
@@ -54,7 +54,7 @@ def test_a_hunt_that_compared_nothing_is_inconclusive():
     """NaN in both paths, or nothing but noughts, is no agreement."""
     for subject, reason in ((models.NanInBoth, "both paths gave NaN"), (models.Zero, "zero")):
         hunt = fuzz(subject, examples=20, seed=0)
-        assert (hunt.verdict, hunt.rows, hunt.discarded) == ("inconclusive", 0, hunt.cases)
+        assert (hunt.verdict, hunt.positions, hunt.discarded) == ("inconclusive", 0, hunt.cases)
         assert reason in hunt.reasons[0]
 
 
@@ -75,7 +75,7 @@ def test_a_hunt_that_never_read_a_cache_is_inconclusive():
     """One call on an empty cache agrees, and shows nothing about caches."""
     hunt = fuzz(models.RaisesInBoth, examples=50, seed=0)
     assert (hunt.verdict, hunt.read) == ("inconclusive", 0)
-    assert hunt.rows > 0
+    assert hunt.positions > 0
     alone = fuzz(models.Summing, examples=20, max_length=1, seed=0)
     assert (alone.verdict, alone.reasons) == ("inconclusive", ())
     assert "no case called its cache twice" in hunt_text(alone)
@@ -127,7 +127,7 @@ def test_two_workers_find_what_one_finds():
     """The verdict, the counts and the shrunk case do not depend on the number of workers."""
     for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
         one, two = (fuzz(subject, examples=120, seed=3, workers=n) for n in (1, 2))
-        for name in ("verdict", "cases", "rows", "discarded", "worst_excess", "failure"):
+        for name in ("verdict", "cases", "positions", "discarded", "worst_excess", "failure"):
             assert getattr(one, name) == getattr(two, name), name
 
 
@@ -136,7 +136,7 @@ def test_shards_have_seeds_of_their_own_that_hunt_alone():
     first, second = (fuzz("zoo:rope", examples=20, seed=3, shard=(k, 2)) for k in (1, 2))
     assert len({3, first.seed, second.seed}) == 3
     alone = fuzz("zoo:rope", examples=20, seed=first.seed)
-    assert (alone.rows, alone.worst_excess) == (first.rows, first.worst_excess)
+    assert (alone.positions, alone.worst_excess) == (first.positions, first.worst_excess)
     assert first.shard == "1/2 of seed 3"
 
 

@@ -58,7 +58,7 @@ def test_the_numbers_are_those_of_the_verdict():
     """Rounded to what a person reads."""
     verdict = Verdict(
         "diverged",
-        rows=3,
+        positions=3,
         excess=35000.0,
         dtype="float32",
         basis="constant",

@@ -65,10 +65,10 @@ def test_weak_positions_are_counted_apart_and_only_weak_ones_are_no_agreement():
     logits = torch.ones(1, 6, 3)
     noise = torch.tensor([[1e-9, 1e-9, 0.06, 0.06, 0.06, 0.06]])
     verdict = verdict_from(compare(logits, logits, measured(logits, noise, torch.float32)), CASE)
-    assert (verdict.status, verdict.rows, verdict.weak_rows) == ("agreed", 2, 4)
+    assert (verdict.status, verdict.positions, verdict.weak_positions) == ("agreed", 2, 4)
     everywhere = measured(logits, torch.full((1, 6), 0.06), torch.float32)
     verdict = verdict_from(compare(logits, logits, everywhere), CASE)
-    assert (verdict.status, verdict.rows, verdict.weak_rows) == ("weak", 0, 6)
+    assert (verdict.status, verdict.positions, verdict.weak_positions) == ("weak", 0, 6)
 
 
 def test_a_difference_beyond_a_weak_bound_diverges():

@@ -55,21 +55,21 @@ class Verdict:
     - `diverged`;
     - `discarded`: nothing could be compared.
 
-    `rows` is the number of positions compared over all rows of the batch, and `weak_rows` of those
-    that say nothing; `excess` the largest |difference| / allowed, above 1 when diverged; `basis`
-    where the allowed comes from (`measured`, `constant` or `declared`); `worst` the row and the
-    column of the largest excess; `differences` and `allowed` hold each column's largest
-    |difference| and allowance, [rows][columns] of the token table. `error` is what a path
-    raised; `precision` what the cached path rounds and the uncached one does not; `reason` says why
-    a case is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other
-    logits for a prefix alone than for the same prefix inside a longer run, so that one uncached run
-    per prefix was made and is what the cached path was judged against. `law` is the law that was
-    judged (`kvfuzz.oracle.laws`), and `finding` says what breaks one that is not agreement.
+    `positions` is the number of positions compared over all rows of the batch, `weak_positions` of
+    those that say nothing; `excess` the largest |difference| / allowed, above 1 when diverged;
+    `basis` where the allowed comes from (`measured`, `constant` or `declared`); `worst` the row and
+    the column of the largest excess; `differences` and `allowed` hold each column's largest
+    |difference| and allowance, [rows][columns] of the token table. `error` is what a path raised;
+    `precision` what the cached path rounds and the uncached one does not; `reason` says why a case
+    is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other logits for
+    a prefix alone than for the same prefix inside a longer run, so that one uncached run per prefix
+    was made and is what the cached path was judged against. `law` is the law that was judged
+    (`kvfuzz.oracle.laws`), and `finding` says what breaks one that is not agreement.
     """
 
     status: Status
-    rows: int = 0
-    weak_rows: int = 0
+    positions: int = 0
+    weak_positions: int = 0
     excess: float = 0.0
     dtype: str | None = None
     basis: str | None = None
@@ -91,4 +91,6 @@ class Verdict:
         return self.status == "diverged"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        # `rows` and `weak_rows` are the keys of before, kept for one release.
+        former = {"rows": self.positions, "weak_rows": self.weak_positions}
+        return asdict(self) | former

@@ -45,7 +45,7 @@ def check_latent(subject: Subject, case: Case, expected: ExpectedStates | None =
     if not states:
         return Verdict("discarded", law="latent", reason="the logits differ, or no state is seen")
     if first is None:
-        return Verdict("agreed", rows=states, law="latent")
+        return Verdict("agreed", positions=states, law="latent")
     where = f"{Site.parse(first.site).prose} differs in step {first.step + 1}"
     finding = f"latent: the logits agree, and the {where}, by {first.excess:.3g} times the allowed"
     return Verdict("diverged", excess=first.excess, law="latent", finding=finding)

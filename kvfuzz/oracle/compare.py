@@ -86,8 +86,8 @@ def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -
     weak = tolerance.weak & ~comparison.undefined & fed
     excess = comparison.excess
     evidence: dict[str, Any] = {
-        "rows": int((~comparison.undefined & ~weak & fed).sum()),
-        "weak_rows": int(weak.sum()),
+        "positions": int((~comparison.undefined & ~weak & fed).sum()),
+        "weak_positions": int(weak.sum()),
         "excess": float(excess.max()),
         "worst": divmod(int(excess.argmax()), excess.shape[1]),
         "dtype": dtype_name(tolerance.dtype),
@@ -110,7 +110,7 @@ def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -
         nothing = "all logits of both paths are zero"
     if nothing:
         return Verdict("discarded", dtype=evidence["dtype"], reason=nothing)
-    if not evidence["rows"]:
+    if not evidence["positions"]:
         return Verdict(
             "weak",
             **evidence,

@@ -35,7 +35,7 @@ def generation(subject: Any, case: Case) -> Verdict:
     length = min(LENGTH, room)
     if length < 1:
         return _nothing("there is no room to generate anything")
-    rows = 0
+    count = 0
     for beams in BEAMS:
         answers = [_answer(subject, prompt, length, beams, cached) for cached in (True, False)]
         errors = [answer for answer in answers if isinstance(answer, Exception)]
@@ -48,8 +48,8 @@ def generation(subject: Any, case: Case) -> Verdict:
         broken = _difference(subject, case, prompt, answers[0], answers[1], beams)  # type: ignore[arg-type]
         if broken is not None:
             return _broken(f"{how}: {broken}")
-        rows += len(prompt) * length
-    return Verdict("agreed", rows=rows, law="generation")
+        count += len(prompt) * length
+    return Verdict("agreed", positions=count, law="generation")
 
 
 def _answer(

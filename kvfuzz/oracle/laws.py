@@ -209,7 +209,7 @@ def _frame(subject: Any, case: Case) -> Verdict:
         return Verdict("diverged", excess=torch.inf, law="frame", finding=f"frame: {broken}")
     status = "agreed" if entries else "discarded"
     reason = None if entries else "no entry of a cache was there to be compared"
-    return Verdict(status, rows=entries, law="frame", reason=reason)  # type: ignore[arg-type]
+    return Verdict(status, positions=entries, law="frame", reason=reason)  # type: ignore[arg-type]
 
 
 def _compared(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
@@ -217,13 +217,13 @@ def _compared(law: str, subject: Subject, case: Case, expected: Reference) -> Ve
         return Verdict("discarded", law=law, reason="the uncached path raised")
     if expected.prefixwise:  # one run is compared with one run
         expected = replace(expected, logits=run_uncached(subject, layout(case).sequences))
-    rows, excess = 0, 0.0
+    count, excess = 0, 0.0
     try:
         for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
             found = compare(other, one, tolerance, places)
             if bool(found.diverges.any()):
                 raise _Broken(f"{what}: {_difference(found.excess, one, other, found.worst)}")
-            rows += int(places.sum())
+            count += int(places.sum())
             excess = max(excess, float(found.excess.max()))
     except _Broken as broken:
         if law != "repeatability":
@@ -232,9 +232,9 @@ def _compared(law: str, subject: Subject, case: Case, expected: Reference) -> Ve
             if forgetful.diverged:
                 return forgetful
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
-    if not rows:
+    if not count:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
-    return Verdict("agreed", rows=rows, excess=excess, law=law)
+    return Verdict("agreed", positions=count, excess=excess, law=law)
 
 
 def _difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> str:

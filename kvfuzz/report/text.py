@@ -106,9 +106,9 @@ def _counts(hunt: Hunt) -> str:
         prefixwise = (
             f", {hunt.prefixwise} judged prefix by prefix (the uncached path is not causal)"
         )
-    hidden = f" and {hunt.weak_rows} hidden by rounding" if hunt.weak_rows else ""
+    hidden = f" and {hunt.weak_positions} hidden by rounding" if hunt.weak_positions else ""
     lines = [
-        f"  {hunt.cases} cases{redrawn}{prefixwise}, {hunt.rows} positions compared{hidden}, "
+        f"  {hunt.cases} cases{redrawn}{prefixwise}, {hunt.positions} positions compared{hidden}, "
         f"largest difference {_times(hunt.worst_excess)} the allowed, {hunt.seconds:.1f} s, "
         f"seed {hunt.seed}{shard}"
     ]
@@ -269,11 +269,11 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
     place = ", ".join(f"{name} {calibration.environment.get(name)}" for name in DEPENDS_ON)
     lines = [f"CALIBRATED {calibration.subject} ({place})"]
     for lane in calibration.lanes:
-        hidden = f" and {lane.weak_rows} hidden by rounding" if lane.weak_rows else ""
+        hidden = f" and {lane.weak_positions} hidden by rounding" if lane.weak_positions else ""
         wider = "" if lane.leeway == 1 else f": the allowed is multiplied by {lane.leeway:g}"
         lines.append(
-            f"  {lane.dtype}: {lane.cases} cases, {lane.rows} positions compared{hidden}, largest "
-            f"difference {_times(lane.worst)} the allowed{wider}"
+            f"  {lane.dtype}: {lane.cases} cases, {lane.positions} positions compared{hidden}, "
+            f"largest difference {_times(lane.worst)} the allowed{wider}"
         )
     return "\n".join([*lines, f"  seed {calibration.seed}, written to {path}"])
 
@@ -304,6 +304,6 @@ def replay_text(item: Replayed) -> str:
     recorded = item.found.verdict.get("status")
     was = "; it diverged when it was recorded" if recorded == "diverged" else ""
     return (
-        f"AGREED {item.path}: {verdict.rows} positions, largest difference "
+        f"AGREED {item.path}: {verdict.positions} positions, largest difference "
         f"{_times(verdict.excess)} the allowed{was}"
     )

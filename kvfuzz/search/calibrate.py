@@ -98,7 +98,7 @@ def _measured(
     """What the clean cases of `factory` in `dtype` come to."""
     space = replace(space_of(factory), dtypes=(dtype,))
     worst: tuple[float, Case, Verdict] | None = None
-    rows = weak_rows = read = 0
+    positions = weak_positions = read = 0
     for number, case in enumerate(drawn_cases(space, seed, examples)):
         verdict = check(factory.subject(case), case, factory.name, probe=False)
         if verdict.diverged and (dtype == "float64" or verdict.first is None):
@@ -106,9 +106,9 @@ def _measured(
                 f"{factory.name} diverges in {dtype}, and only what is right can be calibrated: "
                 f"run kvfuzz fuzz {factory.name} --dtype {dtype}"
             )
-        rows += verdict.rows
-        read += verdict.rows > 0 and case.reads_cache
-        weak_rows += verdict.weak_rows
+        positions += verdict.positions
+        read += verdict.positions > 0 and case.reads_cache
+        weak_positions += verdict.weak_positions
         if worst is None or verdict.excess > worst[0]:
             worst = verdict.excess, case, verdict
         progress(number + 1)
@@ -129,4 +129,4 @@ def _measured(
             f"or more to grant, got {examples}"
         )
     where = {"case": case.to_json(), "row": verdict.worst[0], "position": verdict.worst[1]}
-    return Lane(dtype, examples, rows, weak_rows, excess, where, leeway)
+    return Lane(dtype, examples, positions, weak_positions, excess, where, leeway)

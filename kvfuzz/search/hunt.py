@@ -98,8 +98,8 @@ class Hunt:
     `seed` draws the same cases again, without a shard; `shard` is `K/N of seed S` if `seed` was
     derived from S.
 
-    `rows` counts compared positions and `weak_rows` those where rounding would hide a fault. The
-    other counts are of `cases`: `read` agreed and read their cache; `discarded`, `weak` and
+    `positions` counts compared positions, `weak_positions` those where rounding would hide a fault.
+    The other counts are of `cases`: `read` agreed and read their cache; `discarded`, `weak` and
     `vacuous` ones proved nothing, for the `reasons` given, and others were drawn instead.
     `prefixwise` cases had uncached logits that depended on later tokens or on the length.
     `worst_excess` is the largest |difference| / allowed; `bases` says where the allowed difference
@@ -111,8 +111,8 @@ class Hunt:
     seed: int
     seconds: float
     cases: int
-    rows: int
-    weak_rows: int
+    positions: int
+    weak_positions: int
     discarded: int
     weak: int
     vacuous: int
@@ -153,6 +153,9 @@ class Hunt:
         paths = self.explanation.paths if self.explanation else None
         return {
             **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
+            # The keys of before, kept for one release.
+            "rows": self.positions,
+            "weak_rows": self.weak_positions,
             "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
             "not_exercised": self.not_exercised(),
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},

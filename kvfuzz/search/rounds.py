@@ -50,15 +50,16 @@ class Failure:
 class Tally:
     """What the cases of a round came to, counted until the first one that diverged.
 
-    `rows` and `weak_rows` count positions; `discarded`, `weak`, `vacuous` and `prefixwise` cases.
-    `read` counts those that agreed and read their cache, which only a second step does: they are
-    the evidence. `exercised` counts, of each element of a case and of each companion law, the cases
-    that agreed; `expected` those that diverged as expectation number i of the plan says.
+    `positions` and `weak_positions` count positions; `discarded`, `weak`, `vacuous` and
+    `prefixwise` cases. `read` counts those that agreed and read their cache, which only a second
+    step does: they are the evidence. `exercised` counts, of each element of a case and of each
+    companion law, the cases that agreed; `expected` those that diverged as expectation number i of
+    the plan says.
     """
 
     cases: int = 0
-    rows: int = 0
-    weak_rows: int = 0
+    positions: int = 0
+    weak_positions: int = 0
     discarded: int = 0
     weak: int = 0
     vacuous: int = 0
@@ -78,8 +79,8 @@ class Tally:
         if companion is not None and companion.status == "agreed":
             self.exercised[companion.law] += 1
         self.cases += 1
-        self.rows += verdict.rows if agreed or verdict.diverged else 0
-        self.weak_rows += verdict.weak_rows
+        self.positions += verdict.positions if agreed or verdict.diverged else 0
+        self.weak_positions += verdict.weak_positions
         self.discarded += verdict.status == "discarded"
         self.weak += verdict.status == "weak"
         self.vacuous += verdict.status == "vacuous"
@@ -295,7 +296,7 @@ def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
 
 def merged(total: Tally, more: Tally) -> Tally:
     """Two tallies of consecutive rounds as one."""
-    counts = "cases rows weak_rows discarded weak vacuous read prefixwise"
+    counts = "cases positions weak_positions discarded weak vacuous read prefixwise"
     return Tally(
         **{name: getattr(total, name) + getattr(more, name) for name in counts.split()},
         worst_excess=max(total.worst_excess, more.worst_excess),

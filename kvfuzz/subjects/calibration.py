@@ -25,6 +25,9 @@ COMFORTABLE = 0.5
 # What a measurement depends on. A file that differs in one of these says nothing here.
 DEPENDS_ON = ("torch", "device", "backend", "threads")
 
+# The keys of a lane in files of before, which are written beside the new ones for one release.
+FORMER = {"rows": "positions", "weak_rows": "weak_positions"}
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -34,11 +37,15 @@ class Lane:
 
     dtype: str
     cases: int
-    rows: int
-    weak_rows: int
+    positions: int
+    weak_positions: int
     worst: float
     where: Mapping[str, Any]
     leeway: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and those of FORMER, as releases before this one read them."""
+        return asdict(self) | {old: getattr(self, new) for old, new in FORMER.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Calibration:
             "seed": self.seed,
             "examples": self.examples,
             "config": dict(self.config),
-            "lanes": [asdict(lane) for lane in self.lanes],
+            "lanes": [lane.to_json() for lane in self.lanes],
         }
 
 
@@ -123,7 +130,7 @@ def leeway_for(worst: float) -> float | None:
 
 
 def _lane(data: Mapping[str, Any]) -> Lane:
-    lane = Lane(**data)
+    lane = Lane(**{FORMER.get(key, key): value for key, value in dict(data).items()})
     if lane.dtype not in DTYPES:
         raise ValueError(f"there is no dtype {lane.dtype!r}")
     # Not what calibrate would have written.

@@ -95,7 +95,7 @@ class Bench:
                 f"run {_hunt(self.campaign.plan)}, or leave out what is expected to diverge by "
                 "--expected FILE"
             )
-        return verdict.rows
+        return verdict.positions
 
 
 _NONE = object()

@@ -27,7 +27,7 @@ def test_every_preset_is_clean_under_every_schedule(preset, schedule):
     decoder = Decoder(PRESETS[preset], seed=3, dtype="float64")
     verdict = check(decoder, Case(ROWS, schedule, dtype="float64"))
     assert verdict.status == "agreed"
-    assert verdict.rows == 16
+    assert verdict.positions == 16
     assert verdict.excess < 0.5
 
 
