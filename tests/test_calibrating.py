@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import write_json
 from kvfuzz.cli.main import main
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import torch
-
-from kvfuzz._version import __version__
 from kvfuzz.case.case import Case
+from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import write_json
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidCase, InvalidCounterexample, one_line
@@ -62,30 +58,6 @@ def counterexample(
 ) -> Counterexample:
     """What was just seen, with the environment it was seen in."""
     return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
-
-
-def environment_of(device: str) -> dict[str, Any]:
-    """What a result depends on beside the case: versions (Hypothesis turns seeds into cases),
-    thread count, device, and the instructions or the chip that it computes with."""
-    return {
-        "kvfuzz": __version__,
-        "torch": str(torch.__version__),
-        "hypothesis": hypothesis.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "device": device,
-        "backend": _backend(device),
-    }
-
-
-def _backend(device: str) -> str:
-    """The kernels of `device`: they group sums, and so round, in their own ways."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        tf32 = "with TF32" if torch.backends.cuda.matmul.allow_tf32 else "without TF32"
-        return f"{torch.cuda.get_device_name(device)}, {tf32}"
-    return torch.backends.cpu.get_cpu_capability() if kind == "cpu" else kind
 
 
 def read(path: Path) -> Counterexample:

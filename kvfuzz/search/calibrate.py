@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError

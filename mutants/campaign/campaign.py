@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.environment import environment_of
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.search.rounds import Plan

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import read_json
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from mutants.campaign.campaign import MACHINE, differing

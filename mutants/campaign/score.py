@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case.counterexample import environment_of
+from kvfuzz.case.environment import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.search.rounds import Plan, drawn_cases, fresh_seed

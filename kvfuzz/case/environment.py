@@ -1,0 +1,36 @@
+"""Describes the environment that a result was seen in."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import hypothesis
+import torch
+
+from kvfuzz._version import __version__
+
+
+def environment_of(device: str) -> dict[str, Any]:
+    """Returns what a result on `device` depends on: versions (Hypothesis turns seeds into cases),
+    the thread count (it changes how sums are grouped, and so rounding), the device, and the
+    instruction set or chip that computes."""
+    return {
+        "kvfuzz": __version__,
+        "torch": str(torch.__version__),
+        "hypothesis": hypothesis.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "backend": _backend(device),
+    }
+
+
+def _backend(device: str) -> str:
+    """Names the kernels of `device`: each groups sums, and so rounds, in its own way."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        tf32 = "with TF32" if torch.backends.cuda.matmul.allow_tf32 else "without TF32"
+        return f"{torch.cuda.get_device_name(device)}, {tf32}"
+    return torch.backends.cpu.get_cpu_capability() if kind == "cpu" else kind
