@@ -22,16 +22,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kvfuzz.case.case import DTYPES, Case
+from kvfuzz.case.case import DTYPES
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.calibration import Calibration
-from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
-from kvfuzz.subjects.float64 import Float64Subject, perturbing, twin_of, weights_of
-from kvfuzz.subjects.precision import rounded_to
-from kvfuzz.subjects.protocol import Factory, device_of, require_protocol
-from kvfuzz.subjects.run import run_cached, run_uncached, seeded
+from kvfuzz.subjects.native_dtype import Build, find_dtypes, native_dtype, put
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import seeded
 
 SCHEMES = {
     "zoo": "kvfuzz.subjects.zoo.presets:factory",
@@ -122,16 +119,16 @@ def as_factory(thing: Any, name: str | None = None, options: Options | None = No
 
 
 def _of_subject(subject: Any, name: str, options: Options) -> Factory:
-    require_protocol(subject, name)
     if options.config:
         field_name = next(iter(options.config))
         raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
 
-    def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
-        casts = bool(dtype) and _dtype_of(subject, name) != dtype
-        return _placed(subject, name, dtype if casts else None, options.device)
+    native = native_dtype(subject, name)
 
-    return Factory(name, build, _lanes(build, {}, name, options), seeded=False)
+    def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
+        return put(subject, name, dtype if dtype and dtype != native else None, options.device)
+
+    return Factory(name, build, find_dtypes(build, {}, name, options.dtype), seeded=False)
 
 
 def _of_callable(call: Any, name: str, options: Options) -> Factory:
@@ -147,94 +144,41 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
         )
     offered = _choices(call, name)
     choices = {word: values for word, values in offered.items() if word not in options.config}
-    asked = getattr(torch, options.dtype) if options.dtype else None
-    own: dict[tuple[torch.dtype | None, str], str] = {}
-
-    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
-        # Given where it was asked for: a default of the factory's own is a setting of the user's.
-        # But in the float64 lane it is built in float64, if it can be.
-        wanted = torch.float64 if dtype == "float64" else asked
-        built_in = {"seed": seed, "dtype": wanted, "device": options.device}
-        given = {w: v for w, v in built_in.items() if v is not None and w in parameters}
-        # Weights that are not drawn by `seed` come from torch's global generator.
-        with seeded(seed):
-            subject = require_protocol(call(**given, **config), name)
-        where = None if "device" in given else options.device
-        to = dtype or options.dtype
-        # The seed does not change the dtype: it is read, by an uncached call, once for each config.
-        key = (wanted, repr(sorted(config.items())))
-        if to and key not in own:
-            own[key] = _dtype_of(subject, name)
-        return _placed(subject, name, to if to and own[key] != to else None, where)
-
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
+    build = _builder(call, name, options, frozenset(parameters))
     try:
-        lanes = _lanes(build, first, name, options)
+        dtypes = find_dtypes(build, first, name, options.dtype)
     except KvfuzzError:
         raise
     except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
-    return Factory(name, build, lanes, choices, dict(options.config), seeded="seed" in parameters)
+    return Factory(name, build, dtypes, choices, dict(options.config), seeded="seed" in parameters)
 
 
-def _lanes(
-    build: Callable[[int, str, Mapping[str, Any]], Any],
-    config: Mapping[str, Any],
-    name: str,
-    options: Options,
-) -> tuple[str, ...]:
-    """The dtypes that the subjects of `build` are run in: the one asked for, or their own and, if
-    they run in it, float64."""
-    own = _dtype_of(build(0, options.dtype or "", config), name)
-    if options.dtype is not None or own == "float64":
-        return (own,)
-    try:
-        return (own, "float64") if _is_pure(build(0, "float64", config)) else (own,)
-    except (Exception, SystemExit):
-        return (own,)
+def _builder(call: Any, name: str, options: Options, parameters: frozenset[str]) -> Build:
+    """Returns a function that calls `call` with those of `seed`, `dtype` and `device` that are
+    among its `parameters`, and casts and moves what it gives if it took no such argument."""
+    native: dict[tuple[torch.dtype | None, str], str] = {}
 
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
+        # A dtype is passed only if the user asked for one: the factory's own default is a choice
+        # of the user's, too. Float64 is passed always: better built in it than run by a twin.
+        asked = "float64" if dtype == "float64" else options.dtype
+        passed = getattr(torch, asked) if asked else None
+        possible = {"seed": seed, "dtype": passed, "device": options.device}
+        given = {word: v for word, v in possible.items() if v is not None and word in parameters}
+        # Weights that `seed` does not draw come from torch's global generator.
+        with seeded(seed):
+            subject = call(**given, **config)
+        device = None if "device" in given else options.device
+        wanted = dtype or options.dtype
+        # The dtype depends on the configuration and not on the seed: it is read once for each.
+        key = (passed, repr(sorted(config.items())))
+        if wanted and key not in native:
+            native[key] = native_dtype(subject, name)
+        return put(subject, name, wanted if wanted and native[key] != wanted else None, device)
 
-_TOKEN = ((0,),)
-
-
-def _is_pure(subject: Any) -> bool:
-    """Whether `subject` computes in float64 and in nothing less: where it does not, its rounding
-    would look like a fault of the cache.
-
-    Its logits are float64, and the uncached ones follow two perturbations of its weights, one far
-    below the roundoff of float32 and one above it, in proportion: an island of lower precision
-    swallows the first. Nor does the cached path cast to the subject's own dtype, which is no loss
-    there. All this over a few tokens.
-    """
-    if not weights_of(subject):
-        return False
-    length, vocab_size = min(3, subject.max_length or 3), subject.vocab_size
-    rows = tuple(tuple(t % vocab_size for t in row[:length]) for row in ((1, 2, 3), (3, 0, 1)))
-    case = Case(rows, (2, 1) if length == 3 else (1,) * length)
-    again: list[Tensor] = []
-    with seeded(0):
-        uncached = run_uncached(subject, case.tokens)
-        cached = run_cached(subject, case)
-        losses = rounded_to(lambda: again.append(run_cached(subject, case)))
-        twin = twin_of(subject)
-        moved = []
-        with twin.running(), perturbing(twin.weights) as perturb:
-            for size in (2.0**-34, 2.0**-20):
-                perturb(size, 0)
-                moved.append((run_uncached(subject, case.tokens) - uncached) / size)
-    if not uncached.dtype == cached.dtype == torch.float64:
-        return False
-    # A legacy constructor makes another dtype while it is watched.
-    if any(target in twin.native | {torch.float32} for _, target in losses) or not torch.equal(
-        again[0], cached
-    ):
-        return False
-    small, large = moved
-    return bool((small - large).norm() <= PROPORTIONAL * large.norm()) and bool(large.any())
-
-
-PROPORTIONAL = 1e-3
-"""How far from proportional the response to two perturbations may be, as a share of it."""
+    return build
 
 
 def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
@@ -251,57 +195,6 @@ def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
             f"{name}.choices should map settings to non-empty lists of JSON values, got {offered!r}"
         )
     return choices
-
-
-def _placed(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
-    """`subject` in `dtype`, if that is another than its own, on `device`, if that is.
-
-    In float64 what it holds stays as it is, and its float64 twin is run. Raises UsageError if it
-    cannot be moved.
-    """
-    wanted = torch.device(device) if device else None
-    moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
-    narrower = None if dtype == "float64" else dtype
-    model = getattr(subject, "model", None)
-    if moves or narrower:
-        if not isinstance(model, torch.nn.Module):
-            raise _immovable(name, dtype or device, "dtype" if dtype else "device")
-        model.to(
-            device=wanted if moves else None,
-            dtype=getattr(torch, narrower) if narrower else None,
-        )
-    if dtype != "float64":
-        return subject
-    twin = Float64Subject(subject)
-    if _dtype_of_logits(twin, name) not in (torch.float64, None):
-        raise _immovable(name, dtype, "dtype")
-    return twin
-
-
-def _immovable(name: str, where: str | None, argument: str) -> UsageError:
-    return UsageError(
-        f"{name} cannot be put in {where}: it exposes no torch module as `model`, and its factory "
-        f"takes no argument `{argument}`"
-    )
-
-
-def _dtype_of(subject: Any, name: str) -> str:
-    """The dtype that `subject` computes in, read off one uncached call and its model; float32 for
-    one that refuses that call, which is for the cases to tell."""
-    logits = _dtype_of_logits(subject, name)
-    if logits is None:
-        return "float32"
-    return dtype_name(compute_dtype(logits, subject))
-
-
-def _dtype_of_logits(subject: Any, name: str) -> torch.dtype | None:
-    """None if the call raises."""
-    try:
-        return run_uncached(subject, _TOKEN, name).dtype
-    except InvalidSubject:
-        raise
-    except Exception:
-        return None
 
 
 def _attribute(name: str, head: str, rest: str) -> Any:
