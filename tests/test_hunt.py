@@ -15,7 +15,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
-from kvfuzz.search.hypothesis_run import _Driver
+from kvfuzz.search.hypothesis_run import _Run
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, drawn_cases
 from kvfuzz.search.shrink import simplify
@@ -253,11 +253,11 @@ def test_a_long_hunt_survives_that_its_cases_are_tried_again():
 def test_a_case_that_is_tried_again_gets_the_answer_of_the_first_time(status):
     """Passed over by the balance, drawn again as no evidence, or kept."""
     space = space_of(load("zoo"))
-    driver = _Driver(space, 60, lambda case: Verdict(status), Balance(space, 60), 1)
+    run = _Run(space, 60, lambda case: Verdict(status), Balance(space, 60), spare=1)
     answers = []
     for case in drawn_cases(space, 0, 5) * 2:
         try:
-            driver._case(case)
+            run.examine_or_reject(case)
             answers.append("kept")
         except UnsatisfiedAssumption:
             answers.append("passed over")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvfuzz.case.features import FEATURES, family, features_of
 from kvfuzz.errors import UsageError
+from kvfuzz.search.hypothesis_private import PATCHED, independent_draws
 from kvfuzz.search.rounds import drawn_cases
 from kvfuzz.search.strategies import PLAIN_FOCUSES, Space, cases, space_of
 from kvfuzz.subjects.loading import load
@@ -136,6 +137,24 @@ def test_the_modules_that_are_loaded_do_not_change_what_is_drawn(tmp_path):
         for before in ("", "import constants\n")
     }  # fmt: skip
     assert len(printed) == 1
+
+
+@pytest.mark.parametrize(("owner", "name"), PATCHED)
+def test_hypothesis_still_has_the_private_names_that_are_replaced(owner, name):
+    """Renamed or gone, what a seed draws would change: see `kvfuzz.search.hypothesis_private`."""
+    real = getattr(owner, name)
+    with independent_draws():
+        assert getattr(owner, name) is not real
+        assert getattr(owner, name)() is None
+    assert getattr(owner, name) is real
+
+
+def test_a_private_name_that_is_gone_is_warned_of(monkeypatch):
+    """The other is replaced all the same."""
+    monkeypatch.delattr(*PATCHED[0])
+    gone = pytest.warns(UserWarning, match="has no HypothesisProvider._maybe_draw_constant")
+    with gone, independent_draws():
+        assert getattr(*PATCHED[1])() is None
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_draws_others():
