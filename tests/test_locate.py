@@ -310,7 +310,7 @@ def test_of_what_cannot_be_seen_step_and_position_are_told():
     first = found.first
     assert (first.step, first.position, str(first.site)) == (1, 3, "logits")
     assert (first.source, first.module, found.cause) == (None, None, None)
-    assert "cannot be seen" in found.notes[0]
+    assert "its states cannot be seen" in found.notes[0]
 
 
 class GlobalCache(Decoder):
@@ -371,7 +371,7 @@ def test_the_uncached_path_is_suspected_where_it_is_not_causal():
     found = kvfuzz.locate(models.SeesTheFuture, case(3, 1, 2, vocabulary=11))
     assert found.suspect == "uncached"
     assert found.first.source.function == "SeesTheFuture.uncached"
-    assert any("uncached path is the odd one out" in note for note in found.notes)
+    assert any("only the uncached path disagrees" in note for note in found.notes)
 
 
 def test_two_against_two_is_unknown():

@@ -93,7 +93,7 @@ def test_an_error_of_one_path_says_which_and_where():
     [
         (models.ForgetsOnDecode, "cached in one call agrees with uncached: suspect what the later"),
         (models.WrongUncached, "the two cached paths agree with each other and the two uncached"),
-        (models.WrongInChunks, "the paths fall apart (uncached, prefix by prefix = uncached, in"),
+        (models.WrongInChunks, "the paths disagree (uncached, prefix by prefix = uncached, in"),
     ],
 )
 def test_which_paths_agree_is_said(subject, sentence):

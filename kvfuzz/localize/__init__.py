@@ -1,1 +1,1 @@
-"""Where it is wrong: the first divergence, its source line and its cause."""
+"""Finds where a case goes wrong: the first divergence, its source line and its cause."""

@@ -1,8 +1,8 @@
-"""Causes: from how a state differs to what to look at first.
+"""Names the cause of a divergence, and what to look at first.
 
-A wrong state often is the right state of something else: of another position, another row, another
-layer, or the right one rounded, scaled, rotated. Each of these is tried on the numbers themselves;
-what fits names the cause. Where nothing does, the site decides.
+A wrong state often is the right state of something else: of another position, another row or
+another layer; or it is the right one rounded, scaled or rotated. `lookalikes` tries each of these
+on the numbers; one that fits names the cause. Where none fits, the facts and the site decide.
 """
 
 from __future__ import annotations
@@ -73,17 +73,20 @@ _ORDINALS = (
     "ninth",
     "tenth",
 )
-# After these the length of the cache is another, and where the next token stands is read from it.
+# These change the length of the cache, from which a decoder may read the next token's position.
 _SHORTENING = ("crop", "reset", "restore")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What else is known: `operation` is the kind of the last step that fed nothing before the
-    divergence, `operated` whether that step itself left the wrong state, `earlier` whether the
-    state is about tokens of earlier calls, `rotary` whether it is part of a rotary table,
-    `recurrent` whether of a state that is no key or value; `window` is that of the layer, in
-    entries, None for all."""
+    """What else is known about a divergence.
+
+    `operation` is the kind of the last step before it that changed the cache and fed no tokens;
+    `operated` says whether that step itself left the wrong state. `earlier` says whether the state
+    belongs to tokens of earlier calls, `rotary` whether it is part of a rotary table, `recurrent`
+    whether it is carried from call to call and is no key or value. `window` is that of the layer,
+    in tokens, None for all.
+    """
 
     operation: str | None = None
     operated: bool = False
@@ -94,10 +97,11 @@ class Facts:
 
 
 def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tuple[str, str]:
-    """The cause, a key of CAUSES, and in words what shows it (empty where the site alone does)."""
+    """Returns the cause, a key of CAUSES, and in words what shows it (empty where only the site
+    does)."""
     shown = find_lookalike(state)
     if shown is not None:
-        return _fitting(shown[0], site, facts), shown[1]
+        return _cause_at(shown[0], site, facts), shown[1]
     if facts.operated or (facts.operation and facts.earlier):
         moved = facts.operation in ("reorder", "select", "repeat")
         cause = "batch row" if moved else "stale state"
@@ -111,8 +115,8 @@ def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tu
     return _OF_KIND[site.kind], ""
 
 
-def _fitting(cause: str, site: Site, facts: Facts) -> str:
-    """What a resemblance means at `site`."""
+def _cause_at(cause: str, site: Site, facts: Facts) -> str:
+    """Returns the cause that a lookalike's `cause` stands for at `site`."""
     if cause == "append slot" and site.kind not in ("kv", "cache"):
         return "position index" if facts.rotary else _OF_KIND[site.kind]
     if cause == "append slot" and facts.operation and site.kind == "cache":
@@ -120,7 +124,7 @@ def _fitting(cause: str, site: Site, facts: Facts) -> str:
     if cause == "rope scaling" and site.kind not in ("kv", "cache"):
         return _OF_KIND[site.kind]
     if cause == "position index" and site.kind not in ("position", "kv", "cache"):
-        return _OF_KIND[site.kind]  # numbers in a mask
+        return _OF_KIND[site.kind]  # the whole numbers are those of a mask
     if cause == "position index" and facts.operation in _SHORTENING:
         return "stale state"
     if cause == "scale" and site.kind in ("norm", "mlp_norm", "final_norm", "position"):
@@ -131,7 +135,7 @@ def _fitting(cause: str, site: Site, facts: Facts) -> str:
 def advice(
     cause: str, site: Site, row: int, position: int, seen: str = "", operation: str | None = None
 ) -> str:
-    """What to look at first, in a sentence for a person."""
+    """Returns in a sentence what to look at first."""
     return CAUSES[cause].format(
         token=ordinal(position),
         row=row,
@@ -143,12 +147,12 @@ def advice(
 
 
 def advice_for(site: Site, row: int, position: int) -> str:
-    """What to look at first where the site is all that is known."""
+    """Returns in a sentence what to look at first where only the site is known."""
     return advice(_OF_KIND[site.kind], site, row, position)
 
 
 def ordinal(position: int) -> str:
-    """`first`, `second`, ... `tenth`, then `11th` for the token at `position` (from 0)."""
+    """Returns `first`, `second`, ... `tenth`, then `11th` for the token at `position` (from 0)."""
     if position < len(_ORDINALS):
         return _ORDINALS[position]
     number = position + 1

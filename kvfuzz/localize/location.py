@@ -1,4 +1,4 @@
-"""Where a case goes wrong: the first state that differs, and what is known about it."""
+"""The result of locating: the first state that differs, and what is known about it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Suspect = Literal["cached", "uncached", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of source: `file` from its package's folder on, the `line` number from 1, its `text`,
-    and the `function` that it is in."""
+    """A line of source: `file` relative to the folder that holds its package, the `line` number
+    from 1, its `text`, and the `function` that it is in."""
 
     file: str
     line: int
@@ -32,12 +32,12 @@ class Divergence:
     """A state that differs: at `site`, in `step` (from 0), at `position` of the own tokens of
     `row`, most at `channel` of what the site holds there.
 
-    `missing` tells that the examined path holds fewer or more positions there than it should: then
-    `difference` is inf. `module` is the qualified name of the torch module that computed it, None
-    where there is none; `source` the line that did, and `partner` the line that computed the same
-    in the path that it is compared with, where that is another; `caller` the line of the module's
-    forward that led to `source`, where it is in another function. Positions, rows and channels
-    are -1 where the state has none.
+    `missing` says that the examined path holds fewer or more positions there than it should: then
+    `difference` is inf. `module` is the qualified name of the torch module that computed the state,
+    None where there is none; `source` is the line that did. `partner` is the line that computed the
+    same in the path that it is compared with, where that is another; `caller` is the line of the
+    module's forward that called the function of `source`, where that is another. Positions, rows
+    and channels are -1 where the state has none.
     """
 
     step: int
@@ -56,7 +56,7 @@ class Divergence:
 
     @property
     def excess(self) -> float:
-        """difference / allowed."""
+        """Returns difference / allowed."""
         return self.difference / self.allowed if self.allowed else math.inf
 
     def to_json(self) -> dict[str, Any]:
@@ -105,12 +105,13 @@ class Latent:
 class Location:
     """All that is known about where a case goes wrong.
 
-    `first` is the first state that differs, None where none does. `cause` is one of the words of
-    `kvfuzz.localize.causes`, and `advice` what to look at first, in a sentence. `evidence` says
-    which of the positions, the mask, the keys and values of earlier positions and of the new tokens
-    differ or agree. `suspect` is the path to suspect. `cells` are the map of differences, `latent`
-    states that differ while the logits agree. `cost` is what locating took, in times the two plain
-    runs of the case. `notes` say what could not be seen.
+    `first` is the first state that differs, None where none does. `cause` is a key of
+    `kvfuzz.localize.causes.CAUSES`, and `advice` says in a sentence what to look at first.
+    `evidence` says of the positions, the masks, and the keys and values of earlier positions and of
+    the new tokens whether they differ or agree. `suspect` is the path to suspect. `cells` are the
+    map of differences, `latent` the states that differ while the logits agree. `cost` is the time
+    that locating took, in multiples of that of the two plain runs of the case. `notes` say what
+    could not be seen.
     """
 
     first: Divergence | None
@@ -125,7 +126,7 @@ class Location:
 
     @property
     def located(self) -> bool:
-        """Whether there is a state to look at."""
+        """Whether a state differs, in a first divergence or a latent one."""
         return self.first is not None or bool(self.latent)
 
     def to_json(self) -> dict[str, Any]:
@@ -143,8 +144,8 @@ class Location:
         }
 
     def summary(self) -> dict[str, Any] | None:
-        """The first divergence and what is said about it, for a counterexample; None if there is
-        none."""
+        """Returns the first divergence and what is said about it, for a counterexample file; None
+        if there is none."""
         if self.first is None:
             return None
         return {
@@ -157,33 +158,32 @@ class Location:
 
 
 def find_latents(map_: Iterable[SiteDifference]) -> tuple[Latent, ...]:
-    """The sites that differ though the logits agree."""
+    """Returns the sites that differ although the logits agree, each once with its largest
+    excess."""
     largest: dict[tuple[int, str], float] = {}
     for cell in map_:
         if cell.excess > 1:
             place = cell.step, cell.site
             largest[place] = max(largest.get(place, 0.0), cell.excess)
     sites = {Site.parse(name).kind for _, name in largest}
-    reason = _harmless(sites)
+    reason = _why_harmless(sites)
     return tuple(Latent(step, site, excess, reason) for (step, site), excess in largest.items())
 
 
-def _harmless(kinds: set[str]) -> str:
+def _why_harmless(kinds: set[str]) -> str:
     if kinds == {"cache"}:
         return (
-            "the cache holds something else, and attention gives the same: its entries may be in "
-            "another order, the same for keys and values"
+            "the cache differs and attention does not: its entries may be in another order, the "
+            "same for keys and values"
         )
     if kinds <= {"kv", "cache"}:
-        return (
-            "queries, keys and values differ, and attention gives the same: one may undo the other"
-        )
+        return "queries, keys and values differ and attention does not: one may undo the other"
     return "a later state agrees again: another difference may undo this one"
 
 
 def short_path(filename: str) -> str:
-    """`filename` from its package's folder on; a file outside packages from the current folder on,
-    where it is below that, else its name alone."""
+    """Returns `filename` relative to the folder that holds its package; a file outside packages
+    relative to the current folder if it is below that, else only its name."""
     path = Path(filename)
     root = path.parent
     while (root / "__init__.py").exists():

@@ -1,7 +1,7 @@
-"""What a wrong state is, where it is the right state of something else.
+"""Recognises a wrong state that is the right state of something else.
 
-Of another position, another row or another layer, or the right one rounded, scaled, rotated: each
-is tried on the numbers themselves.
+It may be that of another position, another row or another layer, or the right one rounded, scaled
+or rotated. Each trial compares the numbers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-# The coarsest first: what it can hold, the others can hold too.
+# The coarsest first: the finer ones can hold its values too.
 _COARSER = (torch.bfloat16, torch.float16, torch.float32)
 _ALIKE = 1e-9
 
 
 @dataclass(frozen=True)
 class WrongState:
-    """The state that differs first, float64: what was `found` [rows, places, features] at the
-    `positions` of each place, and what is `right` [rows, positions, features] at all positions of
-    the same rows; `others` are the right ones of other layers, by the layer's number. `found` and
-    `right` are None where they have no axis of positions."""
+    """The state that differs first, in float64: what was `found` [rows, places, features], whose
+    places are these `positions`, and what is `right` [rows, positions, features] at all positions
+    of the same rows. `others` are the right states of other layers, by the layer's number. `found`
+    and `right` are None where they have no axis of positions."""
 
     found: Tensor | None = None
     right: Tensor | None = None
@@ -31,10 +31,10 @@ class WrongState:
 
 
 @dataclass(frozen=True)
-class _Wrong:
-    """What is wrong: `found` and `expected` [rows, places, features], `wrong` [rows, places] which
-    of them differ, `right` [rows, positions, features] all that is right, in float64; `row` and
-    `place` are the first that differs."""
+class _Trial:
+    """The input of each trial, in float64: `found` and `expected` [rows, places, features], `wrong`
+    [rows, places] where they differ, and `right` [rows, positions, features]. `row` and `place` are
+    the first that differs."""
 
     found: Tensor
     right: Tensor
@@ -44,12 +44,12 @@ class _Wrong:
 
     @property
     def mine(self) -> Tensor:
-        """The wrong ones [places, features]."""
+        """The wrong entries [places, features]."""
         return self.found[self.wrong]
 
     @property
     def theirs(self) -> Tensor:
-        """What these should be [places, features]."""
+        """The entries that they should be [places, features]."""
         return self.expected[self.wrong]
 
     @property
@@ -62,8 +62,8 @@ class _Wrong:
 
 
 def find_lookalike(state: WrongState) -> tuple[str, str] | None:
-    """What the wrong state is instead of the right one: the cause, and what shows it. None if it is
-    like nothing that is tried."""
+    """Returns the cause that the wrong state's numbers show, and how they do; None if no trial
+    fits."""
     if state.found is None or state.right is None or not state.positions:
         return None
     found, right = state.found.double(), state.right.double()
@@ -74,26 +74,26 @@ def find_lookalike(state: WrongState) -> tuple[str, str] | None:
     wrong = (found - expected).abs().amax(-1) > _ALIKE * scale
     if not bool(wrong.any()):
         return None
-    case = _Wrong(found, right, expected, wrong, state)
-    return next(filter(None, (trial(case) for trial in _TRIALS)), None)
+    trial = _Trial(found, right, expected, wrong, state)
+    return next(filter(None, (attempt(trial) for attempt in _TRIALS)), None)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two states are the same, and are no trivial ones."""
+    """Whether two states are the same up to rounding, and not all zero."""
     scale = float(other.abs().max()) if other.numel() else 0.0
     return scale > 0 and float((one - other).abs().max()) <= _ALIKE * scale
 
 
-def _index(case: _Wrong) -> tuple[str, str] | None:
-    """Numbers of places, in place of states."""
-    if case.found.shape[2] != 1 or not torch.equal(case.right, case.right.round()):
+def _index(trial: _Trial) -> tuple[str, str] | None:
+    """The state holds position numbers."""
+    if trial.found.shape[2] != 1 or not torch.equal(trial.right, trial.right.round()):
         return None
-    mine, theirs = (float(v[case.row, case.place]) for v in (case.found, case.expected))
+    mine, theirs = (float(v[trial.row, trial.place]) for v in (trial.found, trial.expected))
     return "position index", f"it is {mine:g}, and should be {theirs:g}"
 
 
-def _rounded(case: _Wrong) -> tuple[str, str] | None:
-    mine, theirs = case.mine, case.theirs
+def _rounded(trial: _Trial) -> tuple[str, str] | None:
+    mine, theirs = trial.mine, trial.theirs
     for dtype in _COARSER:
         exact = torch.equal(mine.to(dtype).double(), mine)
         near = (mine - theirs).abs() <= 2 * torch.finfo(dtype).eps * theirs.abs().amax()
@@ -102,40 +102,40 @@ def _rounded(case: _Wrong) -> tuple[str, str] | None:
     return None
 
 
-def _other_layer(case: _Wrong) -> tuple[str, str] | None:
-    for number, other in case.state.others.items():
-        if other.shape == case.right.shape:
-            theirs = other.double()[:, list(case.state.positions)][case.wrong]
-            if _alike(case.mine, theirs) and not _alike(case.theirs, theirs):
+def _other_layer(trial: _Trial) -> tuple[str, str] | None:
+    for number, other in trial.state.others.items():
+        if other.shape == trial.right.shape:
+            theirs = other.double()[:, list(trial.state.positions)][trial.wrong]
+            if _alike(trial.mine, theirs) and not _alike(trial.theirs, theirs):
                 return "layer index", f"it is what layer {number + 1} should have"
     return None
 
 
-def _other_row(case: _Wrong) -> tuple[str, str] | None:
-    row = case.row
-    wrong = case.wrong[row]
-    for other in range(case.found.shape[0]):
-        if other != row and _alike(case.found[row][wrong], case.expected[other][wrong]):
+def _other_row(trial: _Trial) -> tuple[str, str] | None:
+    row = trial.row
+    wrong = trial.wrong[row]
+    for other in range(trial.found.shape[0]):
+        if other != row and _alike(trial.found[row][wrong], trial.expected[other][wrong]):
             return "batch row", f"row {row} has what row {other} should have"
     return None
 
 
-def _other_position(case: _Wrong) -> tuple[str, str] | None:
-    position = case.state.positions[case.place]
-    for other in range(case.right.shape[1]):
+def _other_position(trial: _Trial) -> tuple[str, str] | None:
+    position = trial.state.positions[trial.place]
+    for other in range(trial.right.shape[1]):
         if other != position and _alike(
-            case.found[case.row, case.place], case.right[case.row, other]
+            trial.found[trial.row, trial.place], trial.right[trial.row, other]
         ):
             return "append slot", f"position {position} has what position {other} should have"
     return None
 
 
-def _nothing(case: _Wrong) -> tuple[str, str] | None:
-    return None if bool(case.mine.any()) else ("append slot", "nothing was written there")
+def _nothing(trial: _Trial) -> tuple[str, str] | None:
+    return None if bool(trial.mine.any()) else ("append slot", "nothing was written there")
 
 
-def _scaled(case: _Wrong) -> tuple[str, str] | None:
-    mine, theirs = case.mine.flatten(), case.theirs.flatten()
+def _scaled(trial: _Trial) -> tuple[str, str] | None:
+    mine, theirs = trial.mine.flatten(), trial.theirs.flatten()
     square = float(theirs @ theirs)
     if mine.numel() < 3 or square == 0:
         return None
@@ -145,13 +145,13 @@ def _scaled(case: _Wrong) -> tuple[str, str] | None:
     return None
 
 
-def _heads(case: _Wrong) -> tuple[str, str] | None:
-    """The same values in another order of equal blocks."""
-    width = case.mine.shape[-1]
+def _heads(trial: _Trial) -> tuple[str, str] | None:
+    """It has the same values, with blocks of equal size in another order."""
+    width = trial.mine.shape[-1]
     for heads in (2, 4, 8, 16, 32):
         if width % heads or width == heads:
             continue
-        mine, theirs = (v.reshape(v.shape[0], heads, -1) for v in (case.mine, case.theirs))
+        mine, theirs = (v.reshape(v.shape[0], heads, -1) for v in (trial.mine, trial.theirs))
         if all(
             any(_alike(mine[:, head], theirs[:, other]) for other in range(heads))
             for head in range(heads)
@@ -160,11 +160,11 @@ def _heads(case: _Wrong) -> tuple[str, str] | None:
     return None
 
 
-def _rotated(case: _Wrong) -> tuple[str, str] | None:
-    """The same lengths, in other directions."""
-    mine, theirs = (values.square().sum(-1) for values in (case.mine, case.theirs))
-    if case.mine.shape[-1] > 3 and _alike(mine, theirs):
-        return "rope scaling", "it is as long as it should be, and rotated otherwise"
+def _rotated(trial: _Trial) -> tuple[str, str] | None:
+    """Its vectors have the same lengths, in other directions."""
+    mine, theirs = (values.square().sum(-1) for values in (trial.mine, trial.theirs))
+    if trial.mine.shape[-1] > 3 and _alike(mine, theirs):
+        return "rope scaling", "its length is right, but it is rotated differently"
     return None
 
 
@@ -182,7 +182,8 @@ _TRIALS = (
 
 
 def to_table(found: Tensor, axis: int, rows: int | None) -> Tensor:
-    """A state as [rows, places, features], with `axis` the places and `rows` the axis of rows."""
+    """Returns a state as [rows, places, features]; `axis` is the axis of places and `rows` that of
+    rows, None if there is none."""
     values: Tensor = found.movedim(axis, 0)
     if rows is None or rows == axis:
         return values.reshape(1, values.shape[0], -1)

@@ -1,7 +1,7 @@
-"""Which of a decoder's paths agree with each other, on a case that diverged.
+"""Compares four paths of a decoder on a case that diverged: any of them can be the wrong one.
 
-Any of them can be the wrong one. Four are told apart: uncached, one run for each prefix; uncached,
-in one run; cached, in one call for all tokens of a row; and cached, by the steps of the case.
+The four are: uncached, one run for each prefix; uncached, in one run; cached, in one call with all
+tokens of a row; cached, by the steps of the case.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ UNCACHED, CACHED = (PREFIXES, ONE_RUN), (ONE_CALL, STEPS)
 
 @dataclass(frozen=True)
 class PathGroups:
-    """The `groups` of paths that agree among themselves, the largest first, and in a sentence what
-    to suspect."""
+    """The `groups` of paths that agree among themselves, the largest first, and a `sentence` that
+    says what to suspect."""
 
     groups: tuple[tuple[str, ...], ...]
     sentence: str
 
     @property
     def prefixes_agree(self) -> bool:
-        """Whether one uncached run says of each prefix what a run over that alone says."""
-        return any({PREFIXES, ONE_RUN} <= set(group) for group in self.groups)
+        """Whether one uncached run gives the same logits for each prefix as a run over the
+        prefix."""
+        return any(set(UNCACHED) <= set(group) for group in self.groups)
 
 
 def compare_paths(subject: Subject, case: Case) -> PathGroups | None:
-    """Which paths agree on `case`; None where that cannot be told, because a path raised."""
+    """Groups the paths by agreement on `case`; None if one of them raised."""
     found = layout(case)
     try:
         whole = run_uncached(subject, found.sequences)
@@ -69,7 +70,7 @@ def compare_paths(subject: Subject, case: Case) -> PathGroups | None:
 
 
 def find_suspect(paths: PathGroups | None) -> tuple[Suspect, str | None]:
-    """The side to suspect: the one that disagrees with the largest group of paths."""
+    """Returns the side to suspect, the one outside the largest group of paths, and a note on it."""
     if paths is None or len(paths.groups) < 2:
         return "unknown", None
     first, second = paths.groups[:2]
@@ -77,20 +78,21 @@ def find_suspect(paths: PathGroups | None) -> tuple[Suspect, str | None]:
         return "unknown", (
             "the cached paths agree with each other, and so do the uncached ones: either side may "
             "be the wrong one"
-            if set(first) in ({*CACHED}, {PREFIXES, ONE_RUN})
+            if set(first) in (set(CACHED), set(UNCACHED))
             else None
         )
     if STEPS not in first:
         return "cached", None
-    if {PREFIXES, ONE_RUN} <= set(first):
+    if set(UNCACHED) <= set(first):
         return "cached", None
-    return "uncached", "the uncached path is the odd one out: it is located against the cached one"
+    return "uncached", "only the uncached path disagrees: it was compared with the cached one"
 
 
 def _groups(
     logits: Mapping[str, Tensor], tolerance: Tolerance, fed: Tensor
 ) -> tuple[tuple[str, ...], ...]:
-    """The names in `logits` by agreement with the first of each group, the largest group first."""
+    """Groups the names in `logits` by agreement with the first of each group, largest group
+    first."""
     groups: list[list[str]] = []
     for name, values in logits.items():
         for group in groups:
@@ -118,19 +120,22 @@ def _sentence(groups: tuple[tuple[str, ...], ...], single: bool) -> str:
         if alone == STEPS:
             return "cached in one call agrees with uncached: suspect what the later steps do"
         if alone == ONE_CALL:
-            return "cached in one call is alone: suspect a call of several tokens on an empty cache"
+            return (
+                "only cached in one call disagrees: suspect a call of several tokens on an empty "
+                "cache"
+            )
     if alone == ONE_RUN and len(groups) == 2:
         return (
-            "an uncached run over later tokens is alone: what it says of a prefix depends on what "
-            "follows, or on the length"
+            "only the uncached run over all tokens disagrees: its logits for a prefix depend on "
+            "later tokens, or on the length"
         )
     if alone == PREFIXES and len(groups) == 2:
         return (
-            "an uncached run of the prefix alone is the odd one out: the uncached path depends on "
-            "the length, and both cached paths agree with the longer run"
+            "only the uncached runs of each prefix disagree: the uncached path depends on the "
+            "length, and both cached paths agree with the longer run"
         )
     if len(groups) == 2:
         first, second = (" and ".join(f"({name})" for name in group) for group in groups)
         return f"{first} agree, and {second} agree: suspect what depends on the length"
     listed = "; ".join(" = ".join(group) for group in groups)
-    return f"the paths fall apart ({listed})"
+    return f"the paths disagree ({listed})"
