@@ -33,8 +33,8 @@ from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, as_factory, load
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Refused, Rows, run_cached, run_uncached
-from mutants.campaign.bench import judged, left_changed
-from mutants.campaign.score import prepared_bench
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.library.registry import select
 
 SEEDS = 5
@@ -141,11 +141,11 @@ class Layers:
 def _score(subject: str, seed: int, repeats: int) -> None:
     """The ratio depends on the seed: on how many cases a mutant meets before its kill. Mutants that
     are equivalent meet all cases and have no kill to compare with; they are left out."""
-    bench = prepared_bench(subject, Options(), None, seed, shrink=False)
+    prepared = prepare_cases(subject, Options(), None, seed, shrink=False)
     scored = [mutant for mutant in select(subject)[0] if not mutant.equivalent]
-    found = [(mutant, judged(bench, mutant)) for mutant in scored]
+    found = [(mutant, run_mutant(prepared, mutant)) for mutant in scored]
     killed = [(mutant, result) for mutant, result in found if result.killed_by is not None]
-    kills = [bench.prepared(result.killed_by or 0, mutant) for mutant, result in killed]
+    kills = [prepared.reference(result.killed_by or 0, mutant) for mutant, result in killed]
     met = sum(result.ran for _, result in found)
     label = f"score {subject}, seed {seed}: {len(killed)} of {len(scored)} mutants, {met} cases met"
 
@@ -153,9 +153,13 @@ def _score(subject: str, seed: int, repeats: int) -> None:
         for item in kills:
             _cached(item.subject, item.case)
 
-    _print(label, _ratios(lambda: [judged(bench, mutant) for mutant in scored], bare, repeats))
+    _print(
+        label, _ratios(lambda: [run_mutant(prepared, mutant) for mutant in scored], bare, repeats)
+    )
     looked_after = _ratios(
-        lambda: [left_changed(bench, m, judged(bench, m)) for m in scored], bare, repeats
+        lambda: [check_unchanged(prepared, m, run_mutant(prepared, m)) for m in scored],
+        bare,
+        repeats,
     )
     _print("  and with the clean decoder judged again after each", looked_after)
 

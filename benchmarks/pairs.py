@@ -19,9 +19,10 @@ from typing import Any
 import click
 import torch
 
-from kvfuzz.subjects.loading import Options, load
-from mutants.campaign.bench import Bench, baseline, judged
-from mutants.campaign.score import campaign_of
+from kvfuzz.subjects.loading import Options
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.prepared_cases import check_baseline
+from mutants.campaign.run import run_mutant
 from mutants.library.mutant import Mutant
 from mutants.library.registry import library
 
@@ -32,13 +33,14 @@ from mutants.library.registry import library
 @click.option("--examples", default=250, show_default=True)
 def main(seed: int, count: int, examples: int) -> None:
     torch.set_num_threads(1)
-    factory, options = load("zoo"), Options()
-    bench = Bench(factory, campaign_of(factory, options, examples, seed, shrink=False))
-    if problem := baseline(bench):
+    prepared = prepare_cases("zoo", Options(), examples, seed)
+    if problem := check_baseline(prepared):
         sys.exit(problem)
     drawn = random.Random(seed).sample(all_pairs(library().values()), count)
-    survived = [two for two in drawn if judged(bench, combined(*two)).state == "survived"]
-    masked = [two for two in survived if all(judged(bench, m).state == "killed" for m in two)]
+    survived = [two for two in drawn if run_mutant(prepared, combined(*two)).state == "survived"]
+    masked = [
+        two for two in survived if all(run_mutant(prepared, m).state == "killed" for m in two)
+    ]
     for one, other in masked:
         print(f"{one.id} and {other.id} mask each other: each alone is killed")
     print(f"{count} pairs, {len(survived)} survived, {len(masked)} mask each other")

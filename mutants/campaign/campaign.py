@@ -54,8 +54,8 @@ class Campaign:
 
     plan: Plan
     cases: tuple[Case, ...]
-    matrix: bool
-    shrink: bool
+    matrix: bool = False
+    shrink: bool = True
     limits: Limits = Limits()
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Campaign:
         }
 
 
-def expected_of(plan: Plan, case: Case) -> bool:
+def is_expected(plan: Plan, case: Case) -> bool:
     """Whether `case` is one of those that are expected to diverge without a fault."""
     verdict = Verdict("diverged")
     return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)

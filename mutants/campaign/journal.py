@@ -18,7 +18,7 @@ from typing import Any
 
 from kvfuzz.errors import UsageError
 from mutants.campaign.campaign import differing, digest_of
-from mutants.campaign.result import Judged
+from mutants.campaign.result import MutantOutcome
 
 NAME = "score.sqlite"
 _DIGEST = re.compile(r'"[0-9a-f]{16}"')
@@ -84,12 +84,12 @@ class Journal:
                 )
         return digest
 
-    def finished(self, digest: str) -> dict[str, Judged]:
+    def finished(self, digest: str) -> dict[str, MutantOutcome]:
         """What was judged in the campaign, by mutant."""
         query = "SELECT mutant, judged FROM judged WHERE digest = ? AND judged IS NOT NULL"
         with self._told():
             rows = self._file.execute(query, (digest,)).fetchall()
-        return {mutant: Judged.from_json(json.loads(text)) for mutant, text in rows}
+        return {mutant: MutantOutcome.from_json(json.loads(text)) for mutant, text in rows}
 
     def note_begun(self, digest: str, mutant: str) -> None:
         """Write down that `mutant` is about to run."""
@@ -99,7 +99,7 @@ class Journal:
                 (digest, mutant, time.time()),
             )
 
-    def note_judged(self, digest: str, judged: Judged) -> None:
+    def note_judged(self, digest: str, judged: MutantOutcome) -> None:
         """Write down what became of a mutant."""
         with self._told():
             self._file.execute(

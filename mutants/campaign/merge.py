@@ -16,7 +16,7 @@ from kvfuzz.case.files import read_json
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from mutants.campaign.campaign import MACHINE, differing
 from mutants.campaign.result import KIND, SCHEMA, Result, Score
-from mutants.campaign.score import concluded
+from mutants.campaign.score import conclude
 from mutants.library.mutant import STATES
 
 _FIELDS = tuple(field.name for field in fields(Result))
@@ -177,7 +177,7 @@ def _merged(parts: Sequence[Score]) -> Score:
     )
     return replace(
         parts[0],
-        **concluded(results, void),
+        **conclude(results, void),
         placebos=tuple(placebo for score in parts for placebo in score.placebos),
         canaries=tuple(canary for score in parts for canary in score.canaries),
         seconds=max(score.seconds for score in parts),

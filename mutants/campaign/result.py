@@ -70,7 +70,7 @@ NOT_BEGUN = "the campaign's time is over"
 
 
 @dataclass(frozen=True)
-class Judged:
+class MutantOutcome:
     """What became of a mutant; and, where it left the subject `changed` or that was `unsound`
     before it, why nothing after it means anything: in the same process, or in any."""
 
@@ -91,7 +91,7 @@ class Judged:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Judged:
+    def from_json(cls, data: dict[str, Any]) -> MutantOutcome:
         return cls(Result.from_json(data["result"]), data["changed"], data["unsound"])
 
 
@@ -160,7 +160,7 @@ class Score:
 def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     """The verdict, percent, reason and counts of a Score of `results`, or of none for the
     `reason`."""
-    counts = counted(results)
+    counts = count_states(results)
     decided = [result for result in results if result.state in DECIDED]
     if decided and all(result.reason == NOT_BEGUN for result in decided):
         reason = reason or "no mutant was judged in the time that there was"
@@ -188,7 +188,7 @@ def percent_text(value: float | None, places: int) -> str:
     return f"{math.floor(value * 10**places + 1e-9) / 10**places:.{places}f} %"
 
 
-def counted(results: Sequence[Result]) -> dict[str, int]:
+def count_states(results: Sequence[Result]) -> dict[str, int]:
     """The number of results in each state."""
     return {state: sum(result.state == state for result in results) for state in STATES}
 

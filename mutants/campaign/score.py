@@ -22,24 +22,20 @@ from typing import Any
 from kvfuzz.case.environment import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.known_divergences import Expectation
-from kvfuzz.search.rounds import Plan, drawn_cases, fresh_seed
-from kvfuzz.search.strategies import space_of
+from kvfuzz.search.rounds import fresh_seed
 from kvfuzz.subjects.loading import Options, load
-from kvfuzz.subjects.protocol import Factory
-from mutants.campaign.bench import Bench, baseline
 from mutants.campaign.campaign import (
-    EXAMPLES,
     Campaign,
     Limits,
     digest_of,
-    expected_of,
     identity_of,
 )
-from mutants.campaign.cases import telling
+from mutants.campaign.cases import draw_campaign, draw_decidable_cases
 from mutants.campaign.journal import Journal
-from mutants.campaign.judge import judged_item, not_begun
-from mutants.campaign.result import Judged, Result, Score, verdict_on
-from mutants.campaign.workers import judged_in_processes
+from mutants.campaign.judge import judge_mutant, skip_mutant
+from mutants.campaign.prepared_cases import PreparedCases, check_baseline
+from mutants.campaign.result import MutantOutcome, Result, Score, verdict_on
+from mutants.campaign.workers import judge_in_processes
 from mutants.library.mutant import ANY, Mutant
 from mutants.library.registry import find, select
 
@@ -92,68 +88,25 @@ def score(
     scored, watch = select(subject, tuple(ids), tuple(operators), options.config, anywhere)
     factory = load(subject, options)
 
-    def drawn(under: int) -> Bench:
-        chosen = campaign_of(factory, options, examples, under, matrix, shrink, limits, expected)
-        bench = Bench(factory, chosen)
-        return telling(bench) if scored[0].subject == ANY else bench
+    def drawn(under: int) -> PreparedCases:
+        how = {"matrix": matrix, "shrink": shrink, "limits": limits or Limits()}
+        chosen = draw_campaign(factory, options, examples, under, expected, **how)
+        prepared = PreparedCases(factory, chosen)
+        return draw_decidable_cases(prepared) if scored[0].subject == ANY else prepared
 
-    def identity(bench: Bench) -> dict[str, Any]:
-        return identity_of(bench.campaign, [*scored, *watch])
+    def identity(prepared: PreparedCases) -> dict[str, Any]:
+        return identity_of(prepared.campaign, [*scored, *watch])
 
-    bench = drawn(fresh_seed() if seed is None else seed)
+    prepared = drawn(fresh_seed() if seed is None else seed)
     until = started + seconds if seconds else None
     with closing(Journal(journal)) if journal else nullcontext() as kept:
         if kept and resume and seed is None:
-            bench = drawn(kept.newest(identity(bench))["seed"])
-        run = _Run(bench, identity(bench), scored, watch, shard, workers, until, kept, resume)
+            prepared = drawn(kept.newest(identity(prepared))["seed"])
+        run = _Run(prepared, identity(prepared), scored, watch, shard, workers, until, kept, resume)
         return run.score(progress, command, started)
 
 
-def campaign_of(
-    factory: Factory,
-    options: Options,
-    examples: int | None,
-    seed: int,
-    matrix: bool = False,
-    shrink: bool = True,
-    limits: Limits | None = None,
-    expected: Sequence[Expectation] = (),
-) -> Campaign:
-    """The campaign on `factory`, with its cases drawn."""
-    if examples is not None and examples < 1:
-        raise UsageError(f"examples should be at least 1, got {examples}")
-    plan = Plan(
-        factory.name,
-        options,
-        space_of(factory),
-        seed,
-        examples or EXAMPLES,
-        until=None,
-        expected=tuple(expected),
-    )
-    cases = drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES)
-    met = tuple(case for case in cases if not expected_of(plan, case))
-    return Campaign(plan, met, matrix, shrink, limits or Limits())
-
-
-def prepared_bench(
-    subject: str,
-    options: Options,
-    examples: int | None,
-    seed: int | None,
-    matrix: bool = False,
-    shrink: bool = True,
-    limits: Limits | None = None,
-    expected: Sequence[Expectation] = (),
-) -> Bench:
-    """The bench for `subject`, with its cases drawn."""
-    factory = load(subject, options)
-    under = fresh_seed() if seed is None else seed
-    drawn = campaign_of(factory, options, examples, under, matrix, shrink, limits, expected)
-    return Bench(factory, drawn)
-
-
-def watched_over(placebos: Sequence[Result], canaries: Sequence[Result]) -> str | None:
+def control_failure(placebos: Sequence[Result], canaries: Sequence[Result]) -> str | None:
     """Why those that watch forbid a score: a placebo was killed or a canary was not, or none ran;
     None if they do not. A short run may have no case with the operation that a placebo stands
     for."""
@@ -167,7 +120,7 @@ def watched_over(placebos: Sequence[Result], canaries: Sequence[Result]) -> str 
     return None
 
 
-def mixed(mutants: Sequence[Mutant], watch: Sequence[Mutant]) -> list[Mutant]:
+def interleave_controls(mutants: Sequence[Mutant], watch: Sequence[Mutant]) -> list[Mutant]:
     """`mutants` with those that `watch` spread among them evenly, one of them first."""
     found = list(mutants)
     for number, mutant in enumerate(watch):
@@ -180,7 +133,7 @@ class _Run:
     """One run of a campaign, or of the `shard` of it, as `score` takes its arguments. `until` is in
     seconds since the epoch; `identity` and `digest` are those of the whole campaign."""
 
-    bench: Bench
+    prepared: PreparedCases
     identity: dict[str, Any]
     mutants: list[Mutant]
     watch: list[Mutant]
@@ -197,11 +150,11 @@ class _Run:
         started: float,
     ) -> Score:
         first, step = (self.shard[0] - 1, self.shard[1]) if self.shard else (0, 1)
-        order = [mutant.id for mutant in mixed(self.mutants[first::step], self.watch)]
+        order = [mutant.id for mutant in interleave_controls(self.mutants[first::step], self.watch)]
         finished = self._finished(order)
         to_come = [name for name in order if name not in finished]
         progress(None, len(to_come))
-        reason = baseline(self.bench)
+        reason = check_baseline(self.prepared)
         if reason is None:
             for judged in self._judged(to_come):
                 finished[judged.result.id] = judged
@@ -212,10 +165,10 @@ class _Run:
             ended = ended or f"nothing has come back of {', '.join(lost)}"
         placebos = self._of(results, lambda mutant: mutant.placebo)
         canaries = self._of(results, lambda mutant: mutant.canary)
-        return summed_up(
-            self.bench.campaign,
+        return summarize(
+            self.prepared.campaign,
             [result for result in results if result not in (*placebos, *canaries)],
-            reason or ended or watched_over(placebos, canaries),
+            reason or ended or control_failure(placebos, canaries),
             self.workers,
             placebos=tuple(placebos),
             canaries=tuple(canaries),
@@ -223,7 +176,7 @@ class _Run:
             listed=tuple(mutant.id for mutant in self.mutants),
             shard=self.shard,
             seconds=time.time() - started,
-            command=command(self.bench.campaign.plan.seed),
+            command=command(self.prepared.campaign.plan.seed),
         )
 
     def _of(self, results: list[Result], kind: Callable[[Mutant], bool]) -> list[Result]:
@@ -235,7 +188,7 @@ class _Run:
     def digest(self) -> str:
         return digest_of(self.identity)
 
-    def _finished(self, order: list[str]) -> dict[str, Judged]:
+    def _finished(self, order: list[str]) -> dict[str, MutantOutcome]:
         """What of `order` the journal has, where the campaign is resumed."""
         if self.journal is None:
             return {}
@@ -243,7 +196,7 @@ class _Run:
         known = self.journal.finished(self.digest)
         return {name: known[name] for name in order if name in known}
 
-    def _judged(self, names: list[str]) -> Iterator[Judged]:
+    def _judged(self, names: list[str]) -> Iterator[MutantOutcome]:
         """What becomes of the mutants called `names`, as it comes in. One that does not begin in
         time is not written down: it has yet to be judged."""
         begun: set[str] = set()
@@ -257,9 +210,9 @@ class _Run:
             return True
 
         if self.workers:
-            found = judged_in_processes(self.bench.campaign, names, self.workers, begin)
+            found = judge_in_processes(self.prepared.campaign, names, self.workers, begin)
         else:
-            found = _judged_here(self.bench, names, begin)
+            found = _judged_here(self.prepared, names, begin)
         for judged in found:
             if judged.result.id in begun:
                 self._keep(
@@ -279,16 +232,18 @@ class _Run:
             self.journal = None
 
 
-def _judged_here(bench: Bench, names: list[str], begin: Callable[[str], bool]) -> Iterator[Judged]:
+def _judged_here(
+    prepared: PreparedCases, names: list[str], begin: Callable[[str], bool]
+) -> Iterator[MutantOutcome]:
     """What becomes of the mutants called `names`, one after the other, in this process."""
     for name in names:
-        judged = judged_item(bench, find(name)) if begin(name) else not_begun(find(name))
+        judged = judge_mutant(prepared, find(name)) if begin(name) else skip_mutant(find(name))
         yield judged
         if judged.last is not None:
             return
 
 
-def _up_to_the_last(found: list[Judged]) -> tuple[list[Result], str | None]:
+def _up_to_the_last(found: list[MutantOutcome]) -> tuple[list[Result], str | None]:
     """The results up to the first after which nothing means anything, and why; all of them and
     None if there is none."""
     for index, judged in enumerate(found):
@@ -297,7 +252,7 @@ def _up_to_the_last(found: list[Judged]) -> tuple[list[Result], str | None]:
     return [each.result for each in found], None
 
 
-def summed_up(
+def summarize(
     campaign: Campaign,
     results: Sequence[Result],
     reason: str | None,
@@ -307,7 +262,7 @@ def summed_up(
     """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
     options = campaign.plan.options
     return Score(
-        **concluded(results, reason),
+        **conclude(results, reason),
         subject=campaign.plan.subject,
         seed=campaign.plan.seed,
         cases=campaign.cases,
@@ -318,7 +273,7 @@ def summed_up(
     )
 
 
-def concluded(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
+def conclude(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
     """What a Score of these `results` comes to, by its fields."""
     results = sorted(results, key=lambda result: result.id)
     return {**verdict_on(results, reason), "results": tuple(results)}

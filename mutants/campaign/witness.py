@@ -19,17 +19,20 @@ from kvfuzz.search.shrink import simplify
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import CachedPathRaised
-from mutants.campaign.bench import Bench, met_by
-from mutants.campaign.campaign import expected_of
-from mutants.campaign.judging import verdict_of
+from mutants.campaign.campaign import is_expected
+from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import Result
+from mutants.campaign.run import judge_case, run_case
 from mutants.campaign.time_limit import OutOfTime, time_limit
 from mutants.library.mutant import ANY, LOCATED, Mutant
 from mutants.library.mutant_scheme import mutated
 
 
-def with_witness(
-    bench: Bench, mutant: Mutant, result: Result, step: Callable[[], object] = lambda: None
+def add_witness(
+    prepared: PreparedCases,
+    mutant: Mutant,
+    result: Result,
+    step: Callable[[], object] = lambda: None,
 ) -> Result:
     """`result` with its kill shrunk, located and mapped; as it is, if there was no kill.
 
@@ -40,18 +43,18 @@ def with_witness(
     """
     if result.state != "killed" or result.killed_by is None:
         return result
-    factory, seconds = mutated(bench.factory, mutant), bench.campaign.limits.seconds
-    killing = bench.case(result.killed_by, mutant)
+    factory, seconds = mutated(prepared.factory, mutant), prepared.campaign.limits.seconds
+    killing = prepared.case(result.killed_by, mutant)
     case = killing
-    if bench.campaign.shrink:
+    if prepared.campaign.shrink:
         step()
-        case = _shrunk(bench, factory, mutant, result.killed_by)
+        case = _shrunk(prepared, factory, mutant, result.killed_by)
     reason = None
     for candidate in (case,) if case == killing else (case, killing):
         step()
         try:
             with time_limit(seconds):
-                return _told(bench, factory, mutant, candidate, result)
+                return _told(prepared, factory, mutant, candidate, result)
         except OutOfTime:
             reason = reason or f"no witness: over {seconds:g} s"
         except (KvfuzzError, CachedPathRaised) as error:
@@ -75,7 +78,7 @@ class _OutOfCalls(BaseException):
 class _Shrinking:
     """One mutant's shrinking: the `smallest` case that kills it yet, and the `calls` it took."""
 
-    bench: Bench
+    prepared: PreparedCases
     factory: Factory
     mutant: Mutant
     smallest: Case
@@ -83,14 +86,14 @@ class _Shrinking:
 
     def kills(self, case: Case) -> bool:
         """Whether `case` kills the mutant. Raises _OutOfCalls."""
-        if self.calls >= self.bench.campaign.limits.calls:
+        if self.calls >= self.prepared.campaign.limits.calls:
             raise _OutOfCalls
-        if expected_of(self.bench.campaign.plan, case):
+        if is_expected(self.prepared.campaign.plan, case):
             return False
         try:
             subject = _faulty(self.factory, case)
             try:
-                verdict = verdict_of(self.mutant.law, subject, case)
+                verdict = judge_case(self.mutant.law, subject, case)
             finally:
                 self.calls += subject.calls
         except KvfuzzError:
@@ -105,7 +108,7 @@ def _size(case: Case) -> tuple[int, int]:
     return _tokens(case), len(case.schedule)
 
 
-def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
+def _shrunk(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
     """The smallest killing case of the campaign, shrunk further, as far as the calls and the time
     of a mutant reach.
 
@@ -113,14 +116,14 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
     and from there on Hypothesis shrinks whatever kills. A case that raises does not kill. Of a
     fault that fits any subject that is left out.
     """
-    plan, met = bench.campaign.plan, False
-    shrinking = _Shrinking(bench, factory, mutant, bench.case(killed_by, mutant))
+    plan, met = prepared.campaign.plan, False
+    shrinking = _Shrinking(prepared, factory, mutant, prepared.case(killed_by, mutant))
     with (
         suppress(_OutOfCalls, OutOfTime),
-        time_limit(bench.campaign.limits.seconds) as check_time,
+        time_limit(prepared.campaign.limits.seconds) as check_time,
     ):
-        index = _smallest(bench, mutant, killed_by, check_time)
-        start, number = bench.campaign.cases[index], plan.round_of(index)
+        index = _smallest(prepared, mutant, killed_by, check_time)
+        start, number = prepared.campaign.cases[index], plan.round_of(index)
 
         def examine(case: Case) -> None:
             nonlocal met
@@ -129,7 +132,7 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
             if met and shrinking.kills(mutant.fitted(case)):
                 raise _Killed(mutant.fitted(case))
 
-        shrunk = bench.case(index, mutant)
+        shrunk = prepared.case(index, mutant)
         # Somebody's model: a hundred faults of it would take minutes to shrink in full.
         if mutant.subject == ANY:
             return simplify(shrunk, shrinking.kills, plan.space.offers)
@@ -143,13 +146,15 @@ def _shrunk(bench: Bench, factory: Factory, mutant: Mutant, killed_by: int) -> C
     return shrinking.smallest
 
 
-def _smallest(bench: Bench, mutant: Mutant, killed_by: int, check_time: Callable[[], None]) -> int:
+def _smallest(
+    prepared: PreparedCases, mutant: Mutant, killed_by: int, check_time: Callable[[], None]
+) -> int:
     """The index of the case with the fewest tokens that kills `mutant`: shrinking from there is
     many times faster than from the first that killed."""
-    cases = bench.campaign.cases
+    cases = prepared.campaign.cases
     for index in sorted(range(len(cases)), key=lambda index: (_tokens(cases[index]), index)):
         check_time()
-        if index == killed_by or met_by(bench.prepared(index, mutant), mutant).killed:
+        if index == killed_by or run_case(prepared.reference(index, mutant), mutant).killed:
             return index
     return killed_by
 
@@ -164,13 +169,15 @@ def _faulty(factory: Factory, case: Case) -> Faulty:
     return subject
 
 
-def _told(bench: Bench, factory: Factory, mutant: Mutant, case: Case, result: Result) -> Result:
+def _told(
+    prepared: PreparedCases, factory: Factory, mutant: Mutant, case: Case, result: Result
+) -> Result:
     """`result` with `case` as its witness: judged, and located and mapped if the paths differ."""
-    verdict = verdict_of(mutant.law, _faulty(factory, case), case)
+    verdict = judge_case(mutant.law, _faulty(factory, case), case)
     location = locate(factory, case) if verdict.law in LOCATED else Location(None)
     first = location.first.site if location.first else None
     site = location.latent[0].site if location.latent else first
-    device = bench.campaign.plan.options.device
+    device = prepared.campaign.plan.options.device
     told = counterexample(factory.name, case, verdict, location.summary(), device).to_json()
     # As after a journey as JSON, so that a result is the same whichever process it comes from.
     witness, cells = json.loads(json.dumps([told, [asdict(cell) for cell in location.cells]]))

@@ -30,10 +30,10 @@ import torch
 
 from kvfuzz.errors import Inconclusive, KvfuzzError
 from kvfuzz.search.pool import one_thread_each
-from mutants.campaign.bench import Bench
 from mutants.campaign.campaign import Campaign, Limits, read
-from mutants.campaign.judge import judged_item, not_begun
-from mutants.campaign.result import Judged, Result
+from mutants.campaign.judge import judge_mutant, skip_mutant
+from mutants.campaign.prepared_cases import PreparedCases
+from mutants.campaign.result import MutantOutcome, Result
 from mutants.library.registry import find
 
 GRACE = 5.0
@@ -51,9 +51,9 @@ HIGH_WATER = Path("/proc/self/status")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def judged_in_processes(
+def judge_in_processes(
     campaign: Campaign, names: Sequence[str], workers: int, begin: Callable[[str], bool]
-) -> Iterator[Judged]:
+) -> Iterator[MutantOutcome]:
     """What becomes of each of the mutants called `names`, as it comes in, judged in `workers`
     processes. `begin` is called with each before it runs, and says whether it may.
 
@@ -74,7 +74,7 @@ def judged_in_processes(
                     if name in again or begin(name):
                         worker.give(name)
                         break
-                    yield not_begun(find(name))
+                    yield skip_mutant(find(name))
             for judged in team.came_in() if team.members else ():
                 name = judged.result.id
                 spoiled = judged.result.state == "crashed" or judged.changed is not None
@@ -89,13 +89,13 @@ def judged_in_processes(
         team.end()
 
 
-def _blamed(judged: Judged) -> Judged:
+def _blamed(judged: MutantOutcome) -> MutantOutcome:
     """`judged`, for which a mutant that left the subject changed is invalid: its process is gone
     with the change, and others mean something."""
     if judged.changed is None:
         return judged
     result = judged.result
-    return Judged(Result(result.id, result.operator, "invalid", reason=judged.changed))
+    return MutantOutcome(Result(result.id, result.operator, "invalid", reason=judged.changed))
 
 
 class _LostAtStart(Inconclusive):
@@ -127,7 +127,7 @@ class _Worker:
         with suppress(OSError):
             self.connection.send_bytes(json.dumps({"mutant": mutant}).encode())
 
-    def listen(self) -> Judged | None:
+    def listen(self) -> MutantOutcome | None:
         """What has become of the mutant, once that is known."""
         try:
             while self.connection.poll():
@@ -155,14 +155,14 @@ class _Worker:
         code: int | None = self.process.exitcode
         return code
 
-    def _heard(self, said: dict[str, Any]) -> Judged | None:
+    def _heard(self, said: dict[str, Any]) -> MutantOutcome | None:
         self.heard = time.monotonic()
         if "failed" in said and not self.ready:
             raise Inconclusive(f"no mutant can be judged: {said['failed']}")
         if "megabytes" in said:
             return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
         if "judged" in said:
-            judged = Judged.from_json(said["judged"])
+            judged = MutantOutcome.from_json(said["judged"])
             if judged.result.id != self.mutant:
                 raise ValueError(f"{judged.result.id} was not asked for")
             self.mutant = None
@@ -175,7 +175,7 @@ class _Worker:
         self.case = said.get("case", self.case)
         return None
 
-    def _gone(self, state: str, how: str) -> Judged | None:
+    def _gone(self, state: str, how: str) -> MutantOutcome | None:
         """The process is lost: its mutant, if it had one, is what it came to, or of that `state`,
         with the reason. Raises Inconclusive for a process that never came up."""
         self.lost = True
@@ -188,10 +188,12 @@ class _Worker:
             return None
         if self.known is not None:
             lacks = self.known.state == "killed" and self.known.witness is None
-            return Judged(replace(self.known, reason=f"no witness: {how}") if lacks else self.known)
+            return MutantOutcome(
+                replace(self.known, reason=f"no witness: {how}") if lacks else self.known
+            )
         where = "" if self.case is None else f" on case {self.case}"
         operator = find(self.mutant).operator
-        return Judged(Result(self.mutant, operator, state, reason=how + where))
+        return MutantOutcome(Result(self.mutant, operator, state, reason=how + where))
 
     def end(self) -> None:
         """Kill the process, and those that it has started itself."""
@@ -227,7 +229,7 @@ class _Team:
         worker.end()
         self.members[self.members.index(worker)] = self._new()
 
-    def came_in(self) -> Iterator[Judged]:
+    def came_in(self) -> Iterator[MutantOutcome]:
         """What is known by now, after a moment's wait."""
         wait([worker.connection for worker in self.members], timeout=0.5)
         for worker in list(self.members):
@@ -296,14 +298,14 @@ def _work(connection: Connection, campaign: str) -> None:
     except KvfuzzError as error:
         say(failed=str(error))
         return
-    bench = Bench(factory, read_campaign)
+    prepared = PreparedCases(factory, read_campaign)
     watch = threading.Thread(target=_watch, args=(read_campaign.limits.megabytes, say), daemon=True)
     watch.start()
     say(ready=True)
     with suppress(EOFError, OSError):
         while True:
             item = json.loads(connection.recv_bytes())
-            say(judged=judged_item(bench, find(item["mutant"]), say).to_json())
+            say(judged=judge_mutant(prepared, find(item["mutant"]), say).to_json())
 
 
 def _silence() -> None:

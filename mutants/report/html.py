@@ -14,7 +14,7 @@ from mutants.campaign.result import (
     NOT_KILLED,
     Result,
     Score,
-    counted,
+    count_states,
     percent_killed,
     percent_text,
 )
@@ -39,7 +39,7 @@ def page(score: Score, written: dict[str, Path], changed: Since | None = None) -
     mutant, and `changed` is what has changed since a baseline. The same gives the same page."""
     templates = environment("mutants.report")
     templates.filters.update(percent=percent_text, words=words)
-    counts, listed = counted(list(score.results)), groups(score, written)
+    counts, listed = count_states(list(score.results)), groups(score, written)
     return templates.get_template("page.html.j2").render(
         score=score,
         counts=counts,
@@ -101,8 +101,8 @@ def _operators(
 ) -> Iterator[tuple[str, dict[str, int], float | None]]:
     """Each operator with its counts and its score, and all of them at the end."""
     for operator in sorted({result.operator for result in results}):
-        counts = counted([result for result in results if result.operator == operator])
+        counts = count_states([result for result in results if result.operator == operator])
         yield operator, counts, percent_killed(counts)
     if results:
-        counts = counted(list(results))
+        counts = count_states(list(results))
         yield "all", counts, percent_killed(counts)

@@ -17,7 +17,7 @@ from mutants.campaign.result import (
     NOT_KILLED,
     Result,
     Score,
-    counted,
+    count_states,
     percent_killed,
     percent_text,
 )
@@ -90,7 +90,7 @@ def inapplicable_lines(results: Sequence[Result]) -> list[str]:
 
 def _table(score: Score) -> Table:
     """One row per operator, with a column for each state that there is."""
-    counts = counted(score.results)
+    counts = count_states(score.results)
     states = [state for state in STATES if counts[state] or state in ("killed", "survived")]
     table = Table(title="mutants by operator", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("operator", no_wrap=True)
@@ -106,6 +106,6 @@ def _table(score: Score) -> Table:
 
 
 def _cells(results: Sequence[Result], states: Sequence[str]) -> list[str]:
-    counts = counted(results)
+    counts = count_states(results)
     shown = [str(counts[state]) if counts[state] else "." for state in states]
     return [*shown, percent_text(percent_killed(counts), 0)]

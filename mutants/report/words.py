@@ -6,7 +6,7 @@ import math
 
 from kvfuzz.report.map import times
 from kvfuzz.report.text import BASES
-from mutants.campaign.result import BESIDE, DECIDED, NOT_KILLED, Result, Score, counted
+from mutants.campaign.result import BESIDE, DECIDED, NOT_KILLED, Result, Score, count_states
 
 MEANING = {
     "killed": "cached and uncached logits differ by more than is allowed",
@@ -51,7 +51,7 @@ def in_reading_order(score: Score) -> list[Result]:
 
 def headline(score: Score) -> str:
     """The verdict in one sentence, or why there is none."""
-    counts = counted(list(score.results))
+    counts = count_states(list(score.results))
     decided = sum(counts[state] for state in DECIDED)
     if score.percent is None:
         why = score.reason or "no mutant could be decided"

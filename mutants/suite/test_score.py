@@ -12,10 +12,11 @@ import pytest
 
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.subjects.loading import Options, load
-from mutants.campaign.bench import Bench, baseline, judged, left_changed
-from mutants.campaign.cases import telling
-from mutants.campaign.score import prepared_bench, watched_over
-from mutants.campaign.witness import with_witness
+from mutants.campaign.cases import draw_decidable_cases, prepare_cases
+from mutants.campaign.prepared_cases import PreparedCases, check_baseline
+from mutants.campaign.run import check_unchanged, run_mutant
+from mutants.campaign.score import control_failure
+from mutants.campaign.witness import add_witness
 from mutants.library.mutant import ANY
 from mutants.library.registry import find, select
 
@@ -36,20 +37,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def bench(
+def prepared(
     kvfuzz_subject: str, kvfuzz_options: Options, kvfuzz_seed: int, kvfuzz_examples: int | None
-) -> Bench:
+) -> PreparedCases:
     """The cases, drawn once per worker, before any mutant runs."""
-    drawn = prepared_bench(
+    drawn = prepare_cases(
         kvfuzz_subject, kvfuzz_options, kvfuzz_examples, kvfuzz_seed, shrink=False
     )
-    return telling(drawn) if select(kvfuzz_subject)[0][0].subject == ANY else drawn
+    return draw_decidable_cases(drawn) if select(kvfuzz_subject)[0][0].subject == ANY else drawn
 
 
 @pytest.fixture(scope="session")
-def clean(bench: Bench) -> Callable[[], str | None]:
+def clean(prepared: PreparedCases) -> Callable[[], str | None]:
     """Why there can be no score; judged once per worker, when first asked."""
-    return functools.cache(lambda: baseline(bench))
+    return functools.cache(lambda: check_baseline(prepared))
 
 
 @pytest.fixture(scope="session")
@@ -63,22 +64,22 @@ def test_baseline_agrees(clean: Callable[[], str | None]) -> None:
     assert clean() is None
 
 
-def test_placebo_survives(placebo_id: str, bench: Bench) -> None:
+def test_placebo_survives(placebo_id: str, prepared: PreparedCases) -> None:
     """A mutant that changes nothing is not killed; where no case reaches it, it says nothing."""
-    result = judged(bench, find(placebo_id))
+    result = run_mutant(prepared, find(placebo_id))
     if result.state == "unreached":
         pytest.skip(f"unreached: {result.reason}")
-    assert watched_over([result], []) is None
+    assert control_failure([result], []) is None
 
 
-def test_canary_is_killed(canary_id: str, bench: Bench) -> None:
+def test_canary_is_killed(canary_id: str, prepared: PreparedCases) -> None:
     """A mutant that nothing can miss is not missed."""
-    assert watched_over([], [judged(bench, find(canary_id))]) is None
+    assert control_failure([], [run_mutant(prepared, find(canary_id))]) is None
 
 
 def test_mutant_is_killed(
     mutant_id: str,
-    bench: Bench,
+    prepared: PreparedCases,
     clean: Callable[[], str | None],
     spoilt: list[str],
     record_property: Callable[[str, object], None],
@@ -87,8 +88,8 @@ def test_mutant_is_killed(
     if spoilt or clean() is not None:
         pytest.fail(f"no score: {spoilt[0] if spoilt else clean()}")
     mutant = find(mutant_id)
-    result = with_witness(bench, mutant, judged(bench, mutant))
-    if (changed := left_changed(bench, mutant, result)) is not None:
+    result = add_witness(prepared, mutant, run_mutant(prepared, mutant))
+    if (changed := check_unchanged(prepared, mutant, result)) is not None:
         spoilt.append(changed)
         pytest.fail(f"no score: {changed}")
     for name in ("operator", "state", "site", "killed_by", "excess"):

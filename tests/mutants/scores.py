@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from kvfuzz.case.case import Case
-from mutants.campaign.result import Result, Score, counted
+from mutants.campaign.result import Result, Score, count_states
 from mutants.library.mutant import STATES
 from mutants.library.registry import library
 
 
 def made(results: list[Result], **changes: Any) -> Score:
     """A score of `results` on ten cases, that says of itself what they come to."""
-    counts = counted(results)
+    counts = count_states(results)
     decided = sum(counts[state] for state in ("killed", "survived", "unreached", "timed_out"))
     score = Score(
         verdict="killed" if counts["killed"] == decided else "survived",

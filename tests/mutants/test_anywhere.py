@@ -15,9 +15,10 @@ from kvfuzz.oracle.agreement import check
 from kvfuzz.search.known_divergences import Expectation, read_expectations
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.run import run_cached, run_uncached
-from mutants.campaign.bench import Bench, baseline, judged
-from mutants.campaign.cases import telling
-from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.cases import draw_decidable_cases, prepare_cases
+from mutants.campaign.prepared_cases import PreparedCases, check_baseline
+from mutants.campaign.run import run_mutant
+from mutants.campaign.score import score
 from mutants.generic.decorators import contents, feeding, operation
 from mutants.generic.equivalence_checks import no_positions
 from mutants.generic.faults.placebos import passes_on
@@ -34,16 +35,16 @@ PLACEBOS = [i for i, one in interventions().items() if one.placebo]
 
 
 @pytest.fixture(scope="module")
-def bench():
+def prepared():
     """A hundred cases of a decoder that offers all but a mask."""
-    return telling(prepared_bench(OFFERING, Options(), 100, 5, shrink=False))
+    return draw_decidable_cases(prepare_cases(OFFERING, Options(), 100, 5, shrink=False))
 
 
-def on(bench, name=OFFERING, **config):
-    """`bench` with other settings of its decoder, or another."""
+def on(prepared, name=OFFERING, **config):
+    """`prepared` with other settings of its decoder, or another."""
     factory = load(name, Options(config=config))
-    cases = tuple(replace(case, config=config) for case in bench.campaign.cases)
-    return Bench(factory, replace(bench.campaign, cases=cases))
+    cases = tuple(replace(case, config=config) for case in prepared.campaign.cases)
+    return PreparedCases(factory, replace(prepared.campaign, cases=cases))
 
 
 HIDDEN = [
@@ -60,41 +61,41 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize(("mutant_id", "design", "reason"), HIDDEN)
-def test_a_design_that_hides_a_fault_is_measured(bench, mutant_id, design, reason):
+def test_a_design_that_hides_a_fault_is_measured(prepared, mutant_id, design, reason):
     """It is equivalent there, with the reason, although all cases run; and killed elsewhere."""
-    hidden = judged(on(bench, **design), find(mutant_id))
+    hidden = run_mutant(on(prepared, **design), find(mutant_id))
     assert hidden.state == "equivalent"
     assert reason in hidden.reason
-    assert hidden.ran == len(bench.campaign.cases)
-    assert judged(bench, find(mutant_id)).state == "killed"
+    assert hidden.ran == len(prepared.campaign.cases)
+    assert run_mutant(prepared, find(mutant_id)).state == "killed"
 
 
-def test_entries_in_another_order_show_where_distance_counts(bench):
+def test_entries_in_another_order_show_where_distance_counts(prepared):
     """Attention does not see the order of entries, unless by a bias for distance; a crop does."""
     mutant, uncropped = (
         find("entries.keys_and_values_backwards"),
         "tests.subjects.anywhere:Uncropped",
     )
-    assert judged(bench, mutant).state == "killed"
-    found = prepared_bench(uncropped, Options(), 40, 5, shrink=False)
-    assert "in any order" in judged(found, mutant).reason
+    assert run_mutant(prepared, mutant).state == "killed"
+    found = prepare_cases(uncropped, Options(), 40, 5, shrink=False)
+    assert "in any order" in run_mutant(found, mutant).reason
     for place in ("recent", "window"):
         other = on(found, uncropped, place=place)
         assert mutant.settled(other.factory, other.campaign.cases).equivalent is None
-        assert judged(other, mutant).state == "killed"
+        assert run_mutant(other, mutant).state == "killed"
 
 
-def test_positions_that_count_from_the_eighth_on_do_not_count_relative_to_each_other(bench):
+def test_positions_that_count_from_the_eighth_on_do_not_count_relative_to_each_other(prepared):
     """Rotary ones with a temperature by position: the first few tokens do not tell."""
-    mutant, sharper = find("positions.all_one_too_far"), on(bench, place="sharper")
+    mutant, sharper = find("positions.all_one_too_far"), on(prepared, place="sharper")
     assert mutant.settled(sharper.factory, sharper.campaign.cases).equivalent is None
-    assert judged(sharper, mutant).state == "killed"
+    assert run_mutant(sharper, mutant).state == "killed"
 
 
 def test_a_design_is_measured_by_the_view_of_a_subject_without_a_torch_model():
     """What its entries hide is known without a module in it, and no fault of them is invalid."""
-    bare = prepared_bench("tests.subjects.anywhere:Bare", Options(), 40, 5, shrink=False)
-    entries = {i: judged(bare, find(i)) for i in SCORED if i.startswith("entries.")}
+    bare = prepare_cases("tests.subjects.anywhere:Bare", Options(), 40, 5, shrink=False)
+    entries = {i: run_mutant(bare, find(i)) for i in SCORED if i.startswith("entries.")}
     assert {i: result.reason for i, result in entries.items() if result.state != "killed"} == {
         "entries.keys_and_values_backwards": "its entries may stand in any order, and no mask or "
         "crop tells them apart",
@@ -106,18 +107,18 @@ def test_a_design_is_measured_by_the_view_of_a_subject_without_a_torch_model():
 def test_rounding_to_bfloat16_shows_in_any_dtype_but_that():
     """A subject that runs in bfloat16 rounds to it anyway."""
     mutant = find("states.rounded_to_bfloat16")
-    coarse = prepared_bench(OFFERING, Options(dtype="bfloat16"), 20, 5, shrink=False)
-    assert judged(coarse, mutant).reason == "it runs in bfloat16"
-    fine = prepared_bench(OFFERING, Options(dtype="float32"), 20, 5, shrink=False)
-    assert judged(fine, mutant).state == "killed"
+    coarse = prepare_cases(OFFERING, Options(dtype="bfloat16"), 20, 5, shrink=False)
+    assert run_mutant(coarse, mutant).reason == "it runs in bfloat16"
+    fine = prepare_cases(OFFERING, Options(dtype="float32"), 20, 5, shrink=False)
+    assert run_mutant(fine, mutant).state == "killed"
 
 
-def test_a_cache_that_no_call_changes_can_be_shared(bench):
+def test_a_cache_that_no_call_changes_can_be_shared(prepared):
     """A second cache that is the first shows only where calls write into it."""
     mutant = find("operations.second_cache_is_the_first")
-    functional = prepared_bench("tests.subjects.models:Summing", Options(), 40, 5, shrink=False)
-    assert "can be shared" in judged(functional, mutant).reason
-    assert judged(bench, mutant).state == "killed"
+    functional = prepare_cases("tests.subjects.models:Summing", Options(), 40, 5, shrink=False)
+    assert "can be shared" in run_mutant(functional, mutant).reason
+    assert run_mutant(prepared, mutant).state == "killed"
 
 
 @pytest.mark.parametrize(
@@ -130,13 +131,13 @@ def test_a_cache_that_no_call_changes_can_be_shared(bench):
 def test_a_buffer_that_is_written_behind_what_it_holds_cannot_be_shared(name, schedule):
     """The same call gives the same logits again, and still the buffer is another."""
     mutant = find(f"operations.{name}")
-    slots = prepared_bench("tests.subjects.anywhere:Slots", Options(), 1, 5, shrink=False)
-    slots = Bench(slots.factory, replace(slots.campaign, cases=(steps(*schedule),)))
+    slots = prepare_cases("tests.subjects.anywhere:Slots", Options(), 1, 5, shrink=False)
+    slots = PreparedCases(slots.factory, replace(slots.campaign, cases=(steps(*schedule),)))
     assert mutant.settled(slots.factory, slots.campaign.cases).equivalent is None
-    assert judged(slots, mutant).state == "killed"
+    assert run_mutant(slots, mutant).state == "killed"
 
 
-def test_a_design_is_never_taken_from_what_survived(bench):
+def test_a_design_is_never_taken_from_what_survived(prepared):
     """A fault that no case shows, and that no measurement explains, has survived; and one that a
     wrong measurement explains and a case kills is killed: the subject's maker cannot mend it."""
 
@@ -145,16 +146,16 @@ def test_a_design_is_never_taken_from_what_survived(bench):
         """Noughts take the place of noughts."""
         held.states[0].mul_(1 + 1e-15)
 
-    result = judged(bench, writes_over_what_is_there)
+    result = run_mutant(prepared, writes_over_what_is_there)
     assert (result.state, result.reason) == ("survived", "look elsewhere")
     wrongly = replace(find("states.nought"), blind=lambda subject, dtype: "wrongly")
-    result = judged(bench, wrongly)
+    result = run_mutant(prepared, wrongly)
     assert (result.state, result.reason) == ("killed", None)
 
 
-def test_every_fault_of_a_decoder_without_a_mask_is_killed_or_explained(bench):
+def test_every_fault_of_a_decoder_without_a_mask_is_killed_or_explained(prepared):
     """All that it offers something for; what is left says what is lacking."""
-    results = {i: judged(bench, find(i)) for i in SCORED}
+    results = {i: run_mutant(prepared, find(i)) for i in SCORED}
     states = {i: result.state for i, result in results.items()}
     assert set(states.values()) == {"killed", "inapplicable"}
     assert sum(state == "killed" for state in states.values()) >= 80
@@ -169,19 +170,19 @@ def test_a_hundred_faults_are_there_for_a_model_of_transformers():
     """And those that its design hides are the same whenever they are measured."""
     pytest.importorskip("transformers")
     expected = read_expectations(ROOT / "benchmarks" / "exclusions" / "transformers.json")
-    llama = prepared_bench("transformers:llama", Options(), 30, 5, shrink=False, expected=expected)
+    llama = prepare_cases("transformers:llama", Options(), 30, 5, shrink=False, expected=expected)
     cases = list(llama.campaign.cases)
     settled = {i: find(i).settled(llama.factory, cases) for i in SCORED}
     hidden = {i for i, one in settled.items() if one.equivalent}
     absent = {i for i, one in settled.items() if one.inapplicable}
     assert hidden == {"positions.all_one_too_far"}
     assert absent == {"projections.biases_ignored", "projections.thirds_swapped"}
-    assert baseline(llama) is None
+    assert check_baseline(llama) is None
     for mutant_id in ("projections.swapped_where_positions_mix", "masks.forgotten"):
-        assert judged(llama, find(mutant_id)).state == "killed"
+        assert run_mutant(llama, find(mutant_id)).state == "killed"
 
 
-def test_what_raises_is_loud_also_before_it_acts(bench):
+def test_what_raises_is_loud_also_before_it_acts(prepared):
     """Nothing that raises is a kill, or is passed over as inapplicable."""
 
     @feeding("tokens")
@@ -189,14 +190,14 @@ def test_what_raises_is_loud_also_before_it_acts(bench):
         """Raises where a call is fed."""
         raise RuntimeError("loud")
 
-    result = judged(bench, raises)
+    result = run_mutant(prepared, raises)
     assert (result.state, "RuntimeError: loud" in result.reason) == ("loud", True)
 
 
 @pytest.mark.parametrize("mutant_id", PLACEBOS)
-def test_a_placebo_changes_nothing_and_does_run(bench, mutant_id):
+def test_a_placebo_changes_nothing_and_does_run(prepared, mutant_id):
     """The same bits, but for an attention that is written out."""
-    subject = bench.factory.subject(steps(2))
+    subject = prepared.factory.subject(steps(2))
     faulty = find(mutant_id).into(subject, "float32")
     for case in probes(subject, steps(2), {"crop", "reorder", "copy", "save", "reset"}):
         torch.testing.assert_close(run_cached(faulty, case), run_cached(subject, case))
@@ -292,17 +293,17 @@ def test_the_zoo_is_scored_by_them_when_asked(capsys):
 def test_what_the_clean_subject_refuses_is_drawn_again():
     """More cases than drawn ones agree, and all of these do; one that diverges stays, and is
     reported."""
-    drawn = prepared_bench("tests.subjects.anywhere:Refusing", Options(), 30, 5, shrink=False)
+    drawn = prepare_cases("tests.subjects.anywhere:Refusing", Options(), 30, 5, shrink=False)
     verdicts = [check(drawn.factory.subject(c), c).status for c in drawn.campaign.cases]
     assert "discarded" in verdicts
-    found = telling(drawn)
+    found = draw_decidable_cases(drawn)
     assert verdicts.count("agreed") < len(found.campaign.cases) <= 30
     for case in found.campaign.cases:
         verdict = check(found.factory.subject(case), case, trace=False, probe=False)
         assert verdict.status == "agreed"
-    salted = telling(prepared_bench(SALTED, Options(), 10, 1, shrink=False))
+    salted = draw_decidable_cases(prepare_cases(SALTED, Options(), 10, 1, shrink=False))
     assert any(case.config["salt"] for case in salted.campaign.cases)
-    assert baseline(salted).startswith(f"the unmutated {SALTED} diverges on case")
+    assert check_baseline(salted).startswith(f"the unmutated {SALTED} diverges on case")
 
 
 EXPECTED = Expectation("tests.*:Salted", "salted on purpose", config={"salt": True})

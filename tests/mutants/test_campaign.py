@@ -18,13 +18,14 @@ from kvfuzz.cli.main import main
 from kvfuzz.errors import Inconclusive, UsageError
 from kvfuzz.subjects.calibration import Calibration, Lane
 from kvfuzz.subjects.loading import Options
-from mutants.campaign import bench, workers
+from mutants.campaign import prepared_cases, workers
 from mutants.campaign import score as scoring
 from mutants.campaign.campaign import Limits, identity_of, read
+from mutants.campaign.cases import prepare_cases
 from mutants.campaign.journal import SCHEMA, Journal
-from mutants.campaign.result import Judged, Result
-from mutants.campaign.score import mixed, prepared_bench, score, watched_over
-from mutants.campaign.workers import _most_memory, _Worker, judged_in_processes
+from mutants.campaign.result import MutantOutcome, Result
+from mutants.campaign.score import control_failure, interleave_controls, score
+from mutants.campaign.workers import _most_memory, _Worker, judge_in_processes
 from mutants.library.registry import library, select
 from tests.mutants.campaigns import HEAD, KILLED, fault_text, install, path_with, table
 
@@ -120,10 +121,10 @@ def test_a_process_that_dies_between_two_mutants_is_not_the_next_ones_fault(
     install(tmp_path, "bombs", HEAD + fault_text("later", bomb))
     library.cache_clear()
     names, started = ["bombs.later", *SEVERAL], count_processes(monkeypatch)
-    campaign = prepared_bench("zoo", Options(), 10, 1, shrink=False).campaign
+    campaign = prepare_cases("zoo", Options(), 10, 1, shrink=False).campaign
     states = {
         judged.result.id: judged.result.state
-        for judged in judged_in_processes(campaign, names, 1, lambda _: True)
+        for judged in judge_in_processes(campaign, names, 1, lambda _: True)
     }
     assert set(states) == set(names)
     assert "crashed" not in states.values()
@@ -134,9 +135,9 @@ def test_a_process_that_dies_costs_no_other_process(deadly, monkeypatch):
     """Two processes, and one in the place of each that dies: the other goes on with what waits
     while the new one starts, and is not replaced for the second trial."""
     started = count_processes(monkeypatch)
-    campaign = prepared_bench("zoo", Options(), 10, 1, shrink=False).campaign
+    campaign = prepare_cases("zoo", Options(), 10, 1, shrink=False).campaign
     names = [*SEVERAL[:3], "deadly.exits", *SEVERAL[3:], "norm.skips_for_keys"]
-    found = [j.result for j in judged_in_processes(campaign, names, 2, lambda _: True)]
+    found = [j.result for j in judge_in_processes(campaign, names, 2, lambda _: True)]
     assert sorted(result.id for result in found) == sorted(names)
     assert [result.id for result in found if result.state == "crashed"] == ["deadly.exits"]
     assert len(started) == 2 + 2
@@ -162,7 +163,7 @@ def test_what_was_known_of_a_mutant_outlives_its_process(known, reason):
 
 def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
     """In a line, and not by waiting for ever."""
-    campaign = prepared_bench("zoo", Options(), 1, 0).campaign
+    campaign = prepare_cases("zoo", Options(), 1, 0).campaign
     lost = campaign.to_json() | {"subject": "no.such.module:decoder"}
 
     class Lost:
@@ -172,7 +173,7 @@ def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
             return lost
 
     with pytest.raises(Inconclusive, match=r"no mutant can be judged: .*no\.such"):
-        list(judged_in_processes(Lost(), [KILLED], 1, lambda _: True))
+        list(judge_in_processes(Lost(), [KILLED], 1, lambda _: True))
 
 
 def test_a_budget_of_forward_calls_times_a_mutant_out():
@@ -212,15 +213,15 @@ def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
 
 def test_a_campaign_survives_a_journey_as_json():
     """What a process takes over is what was sent: the same cases, options and limits."""
-    campaign = prepared_bench("zoo:rope", Options(dtype="float64"), 5, 7, matrix=True).campaign
+    campaign = prepare_cases("zoo:rope", Options(dtype="float64"), 5, 7, matrix=True).campaign
     factory, other = read(json.loads(json.dumps(campaign.to_json())))
     assert factory.name == "zoo:rope"
     assert other == campaign
     assert identity_of(other, []) == identity_of(campaign, [])
     result = Result("a", "b", "killed", kills=(1, 2), laws=("agreement",) * 2, map=({"a": 1.0},))
-    assert Judged.from_json(json.loads(json.dumps(Judged(result, "x").to_json()))) == Judged(
-        result, "x"
-    )
+    assert MutantOutcome.from_json(
+        json.loads(json.dumps(MutantOutcome(result, "x").to_json()))
+    ) == MutantOutcome(result, "x")
 
 
 def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
@@ -230,7 +231,7 @@ def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
         lane = Lane("float32", 1, 1, 0, 1.5, {}, leeway)
         calibration = Calibration("zoo", 0, 1, {}, (lane,), path=path)
         options = Options(calibration=calibration)
-        return identity_of(prepared_bench("zoo", options, 1, 0).campaign, [])
+        return identity_of(prepare_cases("zoo", options, 1, 0).campaign, [])
 
     assert identity("here.json") == identity("there/it/is.json")
     assert identity("here.json") != identity("here.json", leeway=3.0)
@@ -334,7 +335,7 @@ def test_those_that_watch_are_spread_among_the_mutants():
     """In every part of a campaign, the first of them first."""
     scored, watch = select("zoo")
     for shard in (scored, scored[::7], scored[:1]):
-        order = mixed(shard, watch)
+        order = interleave_controls(shard, watch)
         places = [place for place, mutant in enumerate(order) if mutant.watches]
         assert places[0] == 0
         assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *watch))
@@ -343,20 +344,22 @@ def test_those_that_watch_are_spread_among_the_mutants():
 
 
 def test_a_canary_that_lives_forbids_a_score(monkeypatch):
-    """A bench that misses what nothing can miss proves nothing."""
-    from mutants.campaign import judge as item
+    """A checker that misses what nothing can miss proves nothing."""
+    from mutants.campaign import judge
 
     blind = Result("canary.rolls_the_vocabulary", "canary", "survived")
-    real = item.judged
+    real = judge.run_mutant
     monkeypatch.setattr(
-        item, "judged", lambda bench, m, *rest: blind if m.canary else real(bench, m, *rest)
+        judge,
+        "run_mutant",
+        lambda cases, m, *rest: blind if m.canary else real(cases, m, *rest),
     )
     found = score("zoo", ids=SEVERAL[:1], seed=1, examples=5, shrink=False)
     assert (found.verdict, found.percent) == ("inconclusive", None)
     assert found.reason == (
         "the canary canary.rolls_the_vocabulary, which nothing can miss, is survived"
     )
-    assert watched_over([], [Result("c", "canary", "killed")]) is None
+    assert control_failure([], [Result("c", "canary", "killed")]) is None
 
 
 def test_a_journal_takes_two_campaigns_at_once(tmp_path):
@@ -365,7 +368,7 @@ def test_a_journal_takes_two_campaigns_at_once(tmp_path):
     digests = [j.begin({"seed": n}, ["a"], False) for n, j in enumerate((one, other))]
     for journal, digest, state in ((one, digests[0], "killed"), (other, digests[1], "survived")):
         journal.note_begun(digest, "a")
-        journal.note_judged(digest, Judged(Result("a", "b", state)))
+        journal.note_judged(digest, MutantOutcome(Result("a", "b", state)))
     assert one.finished(digests[0])["a"].result.state == "killed"
     assert one.finished(digests[1])["a"].result.state == "survived"
 
@@ -470,12 +473,12 @@ def one_killed(campaign, monkeypatch, times):
         return worker
 
     monkeypatch.setattr(workers._Team, "_new", new)
-    return [j.result.state for j in judged_in_processes(campaign, [KILLED], 1, lambda _: True)]
+    return [j.result.state for j in judge_in_processes(campaign, [KILLED], 1, lambda _: True)]
 
 
 def test_a_process_that_is_lost_while_it_starts_is_replaced(monkeypatch):
     """By the system, which was short of memory, for one; but not for ever."""
-    campaign = prepared_bench("zoo", Options(), 5, 1, shrink=False).campaign
+    campaign = prepare_cases("zoo", Options(), 5, 1, shrink=False).campaign
     assert one_killed(campaign, monkeypatch, 1) == ["killed"]
     with pytest.raises(Inconclusive, match=r"its process was killed by SIGKILL when it started"):
         one_killed(campaign, monkeypatch, 99)
@@ -567,12 +570,12 @@ def test_a_child_that_a_fault_left_costs_no_process(package, monkeypatch):
 
 def test_a_result_that_does_not_come_back_forbids_a_score(monkeypatch):
     """Whatever lost it: what is not there cannot be counted."""
-    real = scoring.judged_in_processes
+    real = scoring.judge_in_processes
 
     def losing(*arguments):
         return (judged for judged in real(*arguments) if judged.result.id != KILLED)
 
-    monkeypatch.setattr(scoring, "judged_in_processes", losing)
+    monkeypatch.setattr(scoring, "judge_in_processes", losing)
     ids = (KILLED, "append.prepends")
     found = score("zoo", ids=ids, seed=1, examples=5, workers=1, shrink=False)
     assert (found.verdict, found.percent) == ("inconclusive", None)
@@ -664,7 +667,9 @@ def test_a_limit_that_is_no_number_is_refused(option, capsys):
 
 def test_a_clean_subject_that_does_not_return_is_told(monkeypatch):
     """It has more time than a mutant, and not for ever."""
-    monkeypatch.setattr(bench, "SECONDS_FOR_CLEAN", 0.2)
+    monkeypatch.setattr(prepared_cases, "SECONDS_FOR_CLEAN", 0.2)
     name = "tests.mutants.campaigns:Sleeps"
-    made = prepared_bench(name, Options(), 3, 1, limits=Limits(seconds=0.1))
-    assert bench.baseline(made) == f"the unmutated {name} takes over 0.2 s for case 0"
+    made = prepare_cases(name, Options(), 3, 1, limits=Limits(seconds=0.1))
+    assert (
+        prepared_cases.check_baseline(made) == f"the unmutated {name} takes over 0.2 s for case 0"
+    )

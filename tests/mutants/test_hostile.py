@@ -12,12 +12,13 @@ from kvfuzz.cli.main import main
 from kvfuzz.errors import UsageError
 from kvfuzz.subjects.loading import Options
 from mutants.campaign import time_limit as limits
-from mutants.campaign.bench import judged, left_changed
 from mutants.campaign.campaign import Limits
+from mutants.campaign.cases import prepare_cases
 from mutants.campaign.result import Result
-from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.run import check_unchanged, run_mutant
+from mutants.campaign.score import score
 from mutants.campaign.time_limit import OutOfTime, time_limit
-from mutants.campaign.witness import with_witness
+from mutants.campaign.witness import add_witness
 from mutants.library.mutant import Mutant, steps
 from mutants.library.registry import find, library, select
 from mutants.report import html, text
@@ -52,9 +53,9 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def bench():
+def prepared():
     """Twenty cases of the zoo, half a second for each mutant."""
-    return prepared_bench("zoo", Options(), 20, 3, limits=Limits(seconds=0.5))
+    return prepare_cases("zoo", Options(), 20, 3, limits=Limits(seconds=0.5))
 
 
 def hangs_below(least):
@@ -74,23 +75,23 @@ def hangs_below(least):
     return made(hangs)
 
 
-def killed_by(bench, index):
-    case = bench.campaign.cases[index]
+def killed_by(prepared, index):
+    case = prepared.campaign.cases[index]
     return case, Result("test.hangs", "test", "killed", killed_by=index, kills=(index,), ran=1)
 
 
-def long_case(bench):
+def long_case(prepared):
     """The index of a case that begins with a long step."""
-    firsts = [case.schedule[0] if case.is_simple else 0 for case in bench.campaign.cases]
+    firsts = [case.schedule[0] if case.is_simple else 0 for case in prepared.campaign.cases]
     return firsts.index(max(firsts))
 
 
-def test_shrinking_has_the_time_of_a_mutant(bench):
+def test_shrinking_has_the_time_of_a_mutant(prepared):
     """A kill that hangs while it is shrunk keeps the case that killed it as its witness."""
-    longer = replace(bench, campaign=replace(bench.campaign, limits=Limits(seconds=3.0)))
-    case, result = killed_by(bench, long_case(bench))
+    longer = replace(prepared, campaign=replace(prepared.campaign, limits=Limits(seconds=3.0)))
+    case, result = killed_by(prepared, long_case(prepared))
     started = time.monotonic()
-    seen = with_witness(longer, hangs_below(case.schedule[0]), result)
+    seen = add_witness(longer, hangs_below(case.schedule[0]), result)
     assert time.monotonic() - started < 60
     assert (seen.state, seen.reason) == ("killed", None)
     assert Case.from_json(seen.witness["case"]) == case
@@ -98,15 +99,15 @@ def test_shrinking_has_the_time_of_a_mutant(bench):
 
 
 @pytest.mark.parametrize("shrink", [True, False])
-def test_a_witness_that_cannot_be_told_in_time_is_left_out(bench, shrink):
+def test_a_witness_that_cannot_be_told_in_time_is_left_out(prepared, shrink):
     """The mutant is killed all the same, with the reason why there is no witness."""
-    quick = replace(bench, campaign=replace(bench.campaign, shrink=shrink))
-    seen = with_witness(quick, hangs_below(1000), killed_by(bench, 0)[1])
+    quick = replace(prepared, campaign=replace(prepared.campaign, shrink=shrink))
+    seen = add_witness(quick, hangs_below(1000), killed_by(prepared, 0)[1])
     assert (seen.state, seen.witness) == ("killed", None)
     assert seen.reason == "no witness: over 0.5 s"
 
 
-def test_the_alarm_rings_again(bench, monkeypatch):
+def test_the_alarm_rings_again(prepared, monkeypatch):
     """A fault that swallows it twice does not keep it for ever."""
     monkeypatch.setattr(limits, "AGAIN", 0.1)
     swallowed = []
@@ -123,12 +124,12 @@ def test_the_alarm_rings_again(bench, monkeypatch):
         return store
 
     started = time.monotonic()
-    assert judged(bench, made(swallows)).state == "timed_out"
+    assert run_mutant(prepared, made(swallows)).state == "timed_out"
     assert time.monotonic() - started < 10
     assert [type(error) for error in swallowed] == [OutOfTime, OutOfTime]
 
 
-def test_a_fault_that_swallows_every_alarm_and_returns_is_stopped_after_its_case(bench):
+def test_a_fault_that_swallows_every_alarm_and_returns_is_stopped_after_its_case(prepared):
     """Between two cases there is no fault to swallow it."""
 
     def swallows(real):
@@ -142,7 +143,7 @@ def test_a_fault_that_swallows_every_alarm_and_returns_is_stopped_after_its_case
         return store
 
     slept = []
-    result = judged(bench, made(swallows))
+    result = run_mutant(prepared, made(swallows))
     assert slept
     assert (result.state, result.reason, result.ran) == ("timed_out", "over 0.5 s", 1)
 
@@ -154,13 +155,13 @@ def test_the_end_of_a_limit_tells_that_it_has_passed():
 
 
 @pytest.mark.parametrize("error", [SystemExit(7), ZeroDivisionError("no"), KeyError("x")])
-def test_a_mutant_that_cannot_be_made_is_invalid(bench, error):
+def test_a_mutant_that_cannot_be_made_is_invalid(prepared, error):
     """Whatever its function raises is its reason, and ends nothing."""
 
     def unmade(real):
         raise error
 
-    result = judged(bench, made(unmade))
+    result = run_mutant(prepared, made(unmade))
     assert result.state == "invalid"
     assert f"the mutant test.unmade cannot be made: {type(error).__name__}" in result.reason
 
@@ -184,7 +185,7 @@ def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
 POISON = "cached.readout = lambda weights, x, readout=cached.readout: 2 * readout(weights, x)"
 
 
-LEFT_CHANGED = "mutant leaves.a_change left the subject changed: what follows it would mean nothing"
+LEFT_CHANGED = "mutant leaves.a_change left the subject changed, so later results would be wrong"
 
 
 @pytest.fixture
@@ -229,14 +230,14 @@ def test_an_invalid_mutant_exits_1(leaving_a_change, tmp_path, monkeypatch, caps
     assert LEFT_CHANGED in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_mutant_that_leaves_nothing_behind_is_clean(bench):
+def test_a_mutant_that_leaves_nothing_behind_is_clean(prepared):
     """Killed, invalid before its first case, or timed out."""
     for result in (
         Result("a", "test", "killed", killed_by=2, ran=3),
         Result("a", "test", "invalid"),
         Result("a", "test", "timed_out", ran=20),
     ):
-        assert left_changed(bench, find(KILLED), result) is None
+        assert check_unchanged(prepared, find(KILLED), result) is None
 
 
 def test_a_kill_after_a_case_that_raised_is_shrunk():
@@ -250,33 +251,33 @@ def test_a_kill_after_a_case_that_raised_is_shrunk():
 
         return store
 
-    slow = prepared_bench("zoo", Options(), 100, 3, matrix=True)
-    result = judged(slow, made(picky))
+    slow = prepare_cases("zoo", Options(), 100, 3, matrix=True)
+    result = run_mutant(slow, made(picky))
     assert result.state == "killed"
     assert result.raised
-    witness = with_witness(slow, made(picky), result).witness
+    witness = add_witness(slow, made(picky), result).witness
     assert 1 not in witness["case"]["schedule"]
     assert witness["verdict"]["status"] == "diverged"
 
 
-def test_what_is_judged_again_is_the_last_case_that_was_met(bench, monkeypatch):
+def test_what_is_judged_again_is_the_last_case_that_was_met(prepared, monkeypatch):
     """Of a mutant that was not killed, by its own order of the cases: another case, made ready only
     now, might be one that what it left behind does not touch."""
-    from mutants.campaign import bench as module
+    from mutants.campaign import run as module
 
     mutant, seen = find(KILLED), []
     real = module.check_against
     monkeypatch.setattr(
         module, "check_against", lambda *given: seen.append(given[2]) or real(*given)
     )
-    order = bench.order(mutant)
+    order = prepared.order(mutant)
     assert order != sorted(order)
     for ran in (1, 5, 20):
-        left_changed(bench, mutant, Result("a", "test", "survived", ran=ran))
-        assert seen.pop() == bench.case(order[ran - 1], mutant)
+        check_unchanged(prepared, mutant, Result("a", "test", "survived", ran=ran))
+        assert seen.pop() == prepared.case(order[ran - 1], mutant)
 
 
-def test_no_placebo_is_said(bench, tmp_path):
+def test_no_placebo_is_said(prepared, tmp_path):
     """In the terminal and on the page, instead of a number that sounds like a check."""
     found = score("zoo", ids=(KILLED,), examples=5, seed=0, shrink=False)
     assert "placebos survived" in text.headline(found)

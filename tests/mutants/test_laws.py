@@ -10,9 +10,9 @@ from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.zoo.decoder import Decoder
-from mutants.campaign.bench import judged
-from mutants.campaign.judging import verdict_of
-from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.run import judge_case, run_mutant
+from mutants.campaign.score import score
 from mutants.library.mutant import LATENT, VACUITY, steps
 from mutants.library.registry import library
 
@@ -21,9 +21,9 @@ TOLD = {m.id: m for m in library().values() if m.law != "agreement"}
 
 
 @pytest.fixture(scope="module")
-def bench():
+def prepared():
     """Twenty-four cases of the zoo."""
-    return prepared_bench("zoo", Options(), 24, 0, shrink=False, matrix=True)
+    return prepare_cases("zoo", Options(), 24, 0, shrink=False, matrix=True)
 
 
 def test_each_law_has_two_faults_of_its_own():
@@ -35,9 +35,9 @@ def test_each_law_has_two_faults_of_its_own():
 
 
 @pytest.mark.parametrize("mutant_id", [i for i, m in TOLD.items() if m.law != LATENT])
-def test_agreement_is_blind_to_it_and_its_law_is_not(mutant_id, bench):
+def test_agreement_is_blind_to_it_and_its_law_is_not(mutant_id, prepared):
     """On no case do the paths differ; on some the law is broken."""
-    result = judged(bench, TOLD[mutant_id])
+    result = run_mutant(prepared, TOLD[mutant_id])
     assert (result.state, result.killed_law) == ("killed", TOLD[mutant_id].law)
     assert set(result.laws) == {TOLD[mutant_id].law}
     assert len(result.laws) == len(result.kills)
@@ -49,7 +49,7 @@ def test_what_needs_no_cache_is_never_agreed(mutant_id):
     fault, case = TOLD[mutant_id], steps(2, 1, 2)
     assert check(ZOO.subject(case), case).status == "agreed"
     assert check(fault.into(ZOO.subject(case), case.dtype), case).status == "vacuous"
-    verdict = verdict_of(VACUITY, fault.into(ZOO.subject(case), case.dtype), case)
+    verdict = judge_case(VACUITY, fault.into(ZOO.subject(case), case.dtype), case)
     assert verdict.finding == "a corrupted cache would have given the same logits"
 
 

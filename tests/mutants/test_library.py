@@ -17,7 +17,7 @@ from kvfuzz.subjects.injection import Faulty, replaced
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subjects.zoo.decoder import Decoder
-from mutants.campaign.judging import verdict_of
+from mutants.campaign.run import judge_case
 from mutants.library.mutant import LOCATED, mutant, steps
 from mutants.library.registry import find, library, select
 
@@ -33,7 +33,7 @@ def test_a_mutant_keeps_its_promises(mutant_id):
     fault = find(mutant_id)
     case = fault.witness
     subject = fault.into(ZOO.subject(case), case.dtype)
-    verdict = verdict_of(fault.law, subject, case)
+    verdict = judge_case(fault.law, subject, case)
     assert (verdict.status, verdict.law, verdict.error) == ("diverged", fault.law, None)
     assert subject.reached
     if fault.law in LOCATED:

@@ -12,8 +12,9 @@ from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.zoo import cached
 from kvfuzz.subjects.zoo.presets import CHOICES
-from mutants.campaign.bench import judged
-from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.run import run_mutant
+from mutants.campaign.score import score
 from mutants.library.mutant import mutant, steps
 from mutants.library.mutant_scheme import mutated
 from mutants.library.registry import find, library, select
@@ -61,12 +62,12 @@ def test_a_setting_that_is_fixed_wins():
 
 def test_results_are_told_by_the_number_of_the_drawn_case():
     """Of which each mutant meets its own version."""
-    bench = prepared_bench("zoo", Options(), 10, 1, shrink=False, matrix=True)
-    result = judged(bench, RING)
+    prepared = prepare_cases("zoo", Options(), 10, 1, shrink=False, matrix=True)
+    result = run_mutant(prepared, RING)
     assert result.ran == 10
     assert set(result.kills) <= set(range(10))
-    assert bench.prepared(0, RING).case.config["cache"] == "ring"
-    assert bench.prepared(0).case == bench.campaign.cases[0]
+    assert prepared.reference(0, RING).case.config["cache"] == "ring"
+    assert prepared.reference(0).case == prepared.campaign.cases[0]
 
 
 def test_a_baseline_that_fails_only_on_fitted_cases_forbids_a_score(monkeypatch):
@@ -101,7 +102,7 @@ def test_the_needs_of_a_file_are_those_of_its_mutants():
 @pytest.fixture(scope="module")
 def matrix():
     """Twelve cases, all of which every mutant meets."""
-    return prepared_bench("zoo", Options(), 12, 5, shrink=False, matrix=True)
+    return prepare_cases("zoo", Options(), 12, 5, shrink=False, matrix=True)
 
 
 @pytest.mark.parametrize("operator", sorted({m.operator for m in library().values()}))
@@ -109,5 +110,5 @@ def test_no_fault_raises_on_a_case_that_it_meets(operator, matrix):
     """It is silent, or it would prove nothing about the checker."""
     for fault in library().values():
         if fault.operator == operator:
-            result = judged(matrix, fault)
+            result = run_mutant(matrix, fault)
             assert (fault.id, result.raised) == (fault.id, 0)

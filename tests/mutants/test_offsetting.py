@@ -8,9 +8,9 @@ from kvfuzz.oracle.agreement import check
 from kvfuzz.search.rounds import drawn_cases
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
-from mutants.campaign.bench import judged
-from mutants.campaign.judging import verdict_of
-from mutants.campaign.score import prepared_bench, score
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.run import judge_case, run_mutant
+from mutants.campaign.score import score
 from mutants.library.mutant import LATENT, mutant, steps
 from mutants.library.mutant_scheme import mutated
 from mutants.library.registry import find, library
@@ -20,9 +20,9 @@ PAIRS = [m.id for m in library().values() if m.law == LATENT]
 
 
 @pytest.fixture(scope="module")
-def bench():
+def prepared():
     """Twenty-four cases of the zoo."""
-    return prepared_bench("zoo", Options(), 24, 0, shrink=False)
+    return prepare_cases("zoo", Options(), 24, 0, shrink=False)
 
 
 def test_there_are_enough_of_them_at_different_sites():
@@ -63,21 +63,21 @@ def test_the_verdict_tells_that_the_logits_agree():
     """And what differs all the same; on a clean subject nothing does."""
     fault = find("offsetting.doubles_keys_and_halves_queries")
     case = fault.witness
-    verdict = verdict_of(LATENT, fault.into(ZOO.subject(case), case.dtype), case)
+    verdict = judge_case(LATENT, fault.into(ZOO.subject(case), case.dtype), case)
     assert (verdict.status, verdict.law) == ("diverged", LATENT)
     assert verdict.excess > 1
     assert verdict.finding.startswith(
         "latent: the logits agree, and the new query, key and value of layer 1 differs in step 1"
     )
     nothing = find("placebo.passes_through")
-    clean = verdict_of(LATENT, nothing.into(ZOO.subject(case), case.dtype), case)
+    clean = judge_case(LATENT, nothing.into(ZOO.subject(case), case.dtype), case)
     assert (clean.status, clean.law) == ("agreed", "latent")
 
 
 @pytest.mark.parametrize("mutant_id", PAIRS)
-def test_a_score_counts_it_by_the_latent_check_alone(mutant_id, bench):
+def test_a_score_counts_it_by_the_latent_check_alone(mutant_id, prepared):
     """No logits kill it."""
-    result = judged(bench, find(mutant_id))
+    result = run_mutant(prepared, find(mutant_id))
     assert (result.state, result.killed_law) == ("killed", LATENT)
 
 

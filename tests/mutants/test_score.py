@@ -10,10 +10,12 @@ import torch
 from kvfuzz.errors import UsageError
 from kvfuzz.search.rounds import drawn_cases
 from kvfuzz.subjects.loading import Options
-from mutants.campaign.bench import Bench, baseline, judged
 from mutants.campaign.campaign import Limits
-from mutants.campaign.result import Result, counted, percent_killed, verdict_on
-from mutants.campaign.score import prepared_bench, score, watched_over
+from mutants.campaign.cases import prepare_cases
+from mutants.campaign.prepared_cases import PreparedCases, check_baseline
+from mutants.campaign.result import Result, count_states, percent_killed, verdict_on
+from mutants.campaign.run import run_mutant
+from mutants.campaign.score import control_failure, score
 from mutants.library import registry
 from mutants.library.mutant import STATES, Mutant, steps
 from mutants.library.registry import find, library
@@ -76,9 +78,9 @@ def half(real):
 
 
 @pytest.fixture(scope="module")
-def bench():
+def prepared():
     """Twenty cases of the zoo."""
-    return prepared_bench("zoo", Options(), 20, 3, shrink=False)
+    return prepare_cases("zoo", Options(), 20, 3, shrink=False)
 
 
 @pytest.mark.parametrize(
@@ -105,41 +107,41 @@ def bench():
     ],
     ids=lambda value: value.fault.__name__ if isinstance(value, Mutant) else None,
 )
-def test_the_state_of_a_mutant(bench, mutant, state, reason):
+def test_the_state_of_a_mutant(prepared, mutant, state, reason):
     """Only a difference of logits kills; everything else is its own state, with the reason."""
-    result = judged(bench, mutant)
+    result = run_mutant(prepared, mutant)
     assert result.state == state
     assert (reason or "") in (result.reason or "")
     assert (result.killed_by is not None) == (state in ("killed",) or "declared" in (reason or ""))
 
 
-def test_a_mutant_that_does_not_come_back_is_timed_out(bench):
+def test_a_mutant_that_does_not_come_back_is_timed_out(prepared):
     """Which is no kill."""
-    soon = replace(bench, campaign=replace(bench.campaign, limits=Limits(seconds=1.0)))
-    result = judged(soon, made(hangs))
+    soon = replace(prepared, campaign=replace(prepared.campaign, limits=Limits(seconds=1.0)))
+    result = run_mutant(soon, made(hangs))
     assert (result.state, result.reason) == ("timed_out", "over 1 s")
     assert result.killed_by is None
 
 
-def test_a_mutant_that_raises_on_some_cases_is_killed_by_another(bench):
-    """The cases on which it raised are counted, and kill nothing."""
-    result = judged(bench, made(raises_on_chunks_and_drops))
+def test_a_mutant_that_raises_on_some_cases_is_killed_by_another(prepared):
+    """The cases on which it raised are count_states, and kill nothing."""
+    result = run_mutant(prepared, made(raises_on_chunks_and_drops))
     assert result.state == "killed"
-    everything = replace(bench, campaign=replace(bench.campaign, matrix=True))
-    result = judged(everything, made(raises_on_chunks_and_drops))
+    everything = replace(prepared, campaign=replace(prepared.campaign, matrix=True))
+    result = run_mutant(everything, made(raises_on_chunks_and_drops))
     assert result.state == "killed"
     assert result.ran == 20
     assert result.raised + len(result.kills) <= 20
     assert result.raised > 0
 
 
-def test_a_mutant_stops_at_its_first_kill_and_the_matrix_runs_all(bench):
+def test_a_mutant_stops_at_its_first_kill_and_the_matrix_runs_all(prepared):
     """What kills in the one kills in the other."""
-    first = judged(bench, find("position.restarts_at_each_chunk"))
+    first = run_mutant(prepared, find("position.restarts_at_each_chunk"))
     assert len(first.kills) == 1
     assert first.ran <= 20
-    everything = replace(bench, campaign=replace(bench.campaign, matrix=True))
-    whole = judged(everything, find("position.restarts_at_each_chunk"))
+    everything = replace(prepared, campaign=replace(prepared.campaign, matrix=True))
+    whole = run_mutant(everything, find("position.restarts_at_each_chunk"))
     assert whole.ran == 20
     assert first.killed_by in whole.kills
     assert whole.kills == tuple(sorted(whole.kills))
@@ -155,7 +157,7 @@ def test_the_score_is_killed_by_decided():
         "invalid",
         "equivalent",
     ]
-    counts = counted([Result(str(i), "test", state) for i, state in enumerate(states)])
+    counts = count_states([Result(str(i), "test", state) for i, state in enumerate(states)])
     assert percent_killed(counts) == 50.0
     assert set(counts) == set(STATES)
 
@@ -163,8 +165,8 @@ def test_the_score_is_killed_by_decided():
 @pytest.mark.parametrize("state", ["loud", "invalid", "equivalent"])
 def test_a_score_of_nothing_is_no_score(state):
     """0 of 0 is not 100 %."""
-    assert percent_killed(counted([Result("a", "test", state)])) is None
-    assert percent_killed(counted([])) is None
+    assert percent_killed(count_states([Result("a", "test", state)])) is None
+    assert percent_killed(count_states([])) is None
 
 
 def test_a_baseline_that_diverges_forbids_a_score(monkeypatch):
@@ -185,19 +187,19 @@ def test_a_placebo_that_is_killed_forbids_a_score(monkeypatch):
     result = score("zoo", examples=5, seed=0, ids=("norm.skips_before_attention",))
     assert (result.verdict, result.percent) == ("inconclusive", None)
     assert result.reason == "the placebo placebo.drops, which changes nothing, is killed"
-    assert watched_over([Result("p", "placebo", "unreached")], []) is not None
-    assert watched_over([Result("p", "placebo", "survived")], []) is None
+    assert control_failure([Result("p", "placebo", "unreached")], []) is not None
+    assert control_failure([Result("p", "placebo", "survived")], []) is None
 
 
-def test_the_clean_decoder_is_a_baseline(bench):
+def test_the_clean_decoder_is_a_baseline(prepared):
     """On which every case agrees."""
-    assert baseline(bench) is None
+    assert check_baseline(prepared) is None
 
 
-def test_the_cases_are_those_of_the_fuzzer(bench):
+def test_the_cases_are_those_of_the_fuzzer(prepared):
     """A clean hunt under the seed examines the same, in the same order."""
-    plan = bench.campaign.plan
-    assert list(bench.campaign.cases) == drawn_cases(plan.space, 3, 20)
+    plan = prepared.campaign.plan
+    assert list(prepared.campaign.cases) == drawn_cases(plan.space, 3, 20)
 
 
 def test_one_process_and_two_others_give_the_same_table():
@@ -253,7 +255,7 @@ def test_bad_arguments_are_refused(arguments, message):
 
 def test_a_bench_builds_each_case_once():
     """Uncached logits are shared by all mutants."""
-    bench = prepared_bench("zoo", Options(), 2, 0)
-    assert isinstance(bench, Bench)
-    assert bench.prepared(1) is bench.prepared(1)
-    assert isinstance(bench.prepared(1).expected.logits, torch.Tensor)
+    prepared = prepare_cases("zoo", Options(), 2, 0)
+    assert isinstance(prepared, PreparedCases)
+    assert prepared.reference(1) is prepared.reference(1)
+    assert isinstance(prepared.reference(1).expected.logits, torch.Tensor)

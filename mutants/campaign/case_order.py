@@ -29,7 +29,7 @@ Trait = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class CaseTraits:
     """By what cases are likened to each other: the traits of their programs, the kinds of their
     steps in order, and the size of their token tables."""
 
@@ -39,19 +39,19 @@ class Likeness:
     columns: int
 
     @classmethod
-    def of(cls, case: Case) -> Likeness:
+    def of(cls, case: Case) -> CaseTraits:
         kinds = tuple(step.kind for step in case.steps())
         return cls(_program_traits(case), kinds, case.batch, case.length)
 
-    def lacks(self, wanted: Likeness) -> int:
+    def lacks(self, wanted: CaseTraits) -> int:
         """How much of what is `wanted` is not there."""
         smaller = (self.rows < wanted.rows) + (self.columns < wanted.columns)
         missing = len(wanted.kinds) - _followed(wanted.kinds, self.kinds)
         return len(wanted.traits - self.traits) + missing + smaller
 
 
-def likely_first(
-    mutant: Mutant, cases: Sequence[Case], likenesses: tuple[Likeness, ...]
+def order_cases(
+    mutant: Mutant, cases: Sequence[Case], likenesses: tuple[CaseTraits, ...]
 ) -> list[int]:
     """The indices of `cases`, which have these `likenesses`: those first that lack least of what
     the witness of `mutant` has, then those that have least besides it; in their own order for one
@@ -59,7 +59,7 @@ def likely_first(
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    unlike, settings = _unlike(Likeness.of(witness), likenesses), _config_traits(witness.config)
+    unlike, settings = _unlike(CaseTraits.of(witness), likenesses), _config_traits(witness.config)
     if settings:
         other = [len(settings - _fitted(mutant, case)) for case in cases]
         unlike = tuple(
@@ -69,7 +69,7 @@ def likely_first(
 
 
 @functools.lru_cache(maxsize=128)
-def _unlike(wanted: Likeness, likenesses: tuple[Likeness, ...]) -> tuple[tuple[int, ...], ...]:
+def _unlike(wanted: CaseTraits, likenesses: tuple[CaseTraits, ...]) -> tuple[tuple[int, ...], ...]:
     """For each of `likenesses` how much it lacks of what is `wanted`, what it has besides, how far
     it is from the best length, and its index. Many mutants have like witnesses."""
     best = 2 * wanted.columns + ROOM

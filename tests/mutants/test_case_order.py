@@ -6,7 +6,7 @@ import pytest
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop
-from mutants.campaign.ordering import Likeness, likely_first
+from mutants.campaign.case_order import CaseTraits, order_cases
 from mutants.library.mutant import steps
 from mutants.library.registry import find, select
 
@@ -16,7 +16,7 @@ CROPPED = Crop(1)
 
 def order(*cases):
     """The indices of `cases` in the order in which the fault meets them."""
-    return likely_first(FAULT, cases, tuple(Likeness.of(case) for case in cases))
+    return order_cases(FAULT, cases, tuple(CaseTraits.of(case) for case in cases))
 
 
 def test_a_case_with_the_steps_of_the_witness_comes_first():
@@ -38,14 +38,14 @@ def test_a_setting_of_the_witness_counts_as_the_case_is_fitted():
     """A fault that needs a cache of one kind gives it to every case; another one it looks for."""
     fault = replace(FAULT, needs={}, witness=replace(FAULT.witness, config={"cache": "paged"}))
     cases = [steps(4, CROPPED, 1, cache=kind) for kind in ("static", "paged")]
-    likenesses = tuple(Likeness.of(case) for case in cases)
-    assert likely_first(fault, cases, likenesses) == [1, 0]
+    likenesses = tuple(CaseTraits.of(case) for case in cases)
+    assert order_cases(fault, cases, likenesses) == [1, 0]
     fitted = replace(fault, needs={"cache": ("paged",)})
-    assert likely_first(fitted, cases, likenesses) == [0, 1]
+    assert order_cases(fitted, cases, likenesses) == [0, 1]
 
 
 @pytest.mark.parametrize("fault", select("zoo")[0][::20], ids=lambda fault: fault.id)
 def test_no_case_is_left_out(fault):
     """Whatever the witness is."""
     cases = [Case(((1,) * size,), (size - 1, 1), dtype="float64") for size in range(2, 12)]
-    assert sorted(likely_first(fault, cases, tuple(map(Likeness.of, cases)))) == [*range(10)]
+    assert sorted(order_cases(fault, cases, tuple(map(CaseTraits.of, cases)))) == [*range(10)]
