@@ -41,13 +41,15 @@ def main(seed: int, examples: int, workers: int) -> None:
 def kills(found: Score, result: Result) -> list[frozenset[str]]:
     """The features of each case that kills the mutant, with the settings that the mutant needs."""
     mutant = find(result.id)
-    return [features_of(mutant.fitted(found.cases[index])) for index in result.kills]
+    return [features_of(mutant.with_required_config(found.cases[index])) for index in result.kills]
 
 
 def not_borne_out(found: Score, result: Result) -> Iterator[str]:
     """The declarations of a killed mutant that no kill shows."""
     mutant = find(result.id)
-    drawn = frozenset().union(*(features_of(mutant.fitted(case)) for case in found.cases))
+    drawn = frozenset().union(
+        *(features_of(mutant.with_required_config(case)) for case in found.cases)
+    )
     shown = frozenset().union(*kills(found, result))
     if mutant.law not in result.laws:
         yield f"{result.id} declares the law {mutant.law}; its kills break {set(result.laws)}"

@@ -43,8 +43,8 @@ from kvfuzz.subjects.dtypes import epsilon
 from kvfuzz.subjects.run import run_cached
 from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
-from mutants.library.mutant import Mutant
 from mutants.library.registry import find, library
+from mutants.mutant import Mutant
 
 DTYPES = ("float64", "float32")
 SHARE = 99  # in %: what counts as caught, and what a parametric mutant promises

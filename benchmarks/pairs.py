@@ -23,8 +23,8 @@ from kvfuzz.subjects.loading import Options
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.prepared_cases import check_baseline
 from mutants.campaign.run import run_mutant
-from mutants.library.mutant import Mutant
 from mutants.library.registry import library
+from mutants.mutant import Mutant
 
 
 @click.command()
@@ -52,7 +52,7 @@ def all_pairs(mutants: Iterable[Mutant]) -> list[tuple[Mutant, Mutant]]:
     plain = [m for m in mutants if m.law == "agreement" and not (m.both or m.sizes or m.equivalent)]
     return [
         (one, other)
-        for one, other in combinations([m for m in plain if not m.watches], 2)
+        for one, other in combinations([m for m in plain if not m.is_control], 2)
         if one.subject == other.subject
         and not set(one.targets) & set(other.targets)
         and all(common_needs(one, other).values())

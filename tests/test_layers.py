@@ -27,7 +27,7 @@ KVFUZZ = [
     "cli",
     "suite",
 ]
-MUTANTS = ["library", "equivalence", "generic", "campaign", "report", "cli", "suite"]
+MUTANTS = ["mutant", "generic", "library", "equivalence", "campaign", "report", "cli", "suite"]
 ORDER = [f"kvfuzz.{room}" for room in KVFUZZ] + ["kvfuzz"]
 ORDER += [f"mutants.{room}" for room in MUTANTS] + ["mutants"]
 

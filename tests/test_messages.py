@@ -11,7 +11,7 @@ from kvfuzz.report.text import divergence_text, hunt_text
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.loading import as_factory
 from kvfuzz.subjects.protocol import Factory
-from mutants.library.mutant_scheme import mutated
+from mutants.library.mutant_scheme import with_mutant
 from mutants.library.registry import find
 from tests.subjects import models
 
@@ -119,7 +119,7 @@ def test_an_uncached_path_that_is_not_causal_is_said():
 def test_the_answer_to_the_source_texts_question():
     """Prefixes of one and two tokens agree, the third differs right at its position record: look
     at the position index of the third token."""
-    factory = mutated(as_factory("zoo"), find("position.stops_after_the_prompt"))
+    factory = with_mutant(as_factory("zoo"), find("position.stops_after_the_prompt"))
     assert isinstance(factory, Factory)
     hunt = fuzz(factory, seed=0)
     assert hunt.failure.verdict.first.position == 2

@@ -20,8 +20,8 @@ from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.calibration import from_json as calibration_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
-from mutants.library.mutant import Mutant
 from mutants.library.registry import GROUP
+from mutants.mutant import Mutant
 
 EXAMPLES = 250
 SECONDS_PER_MUTANT = 60.0

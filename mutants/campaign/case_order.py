@@ -14,7 +14,7 @@ from typing import Any
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.features import features_of
-from mutants.library.mutant import Mutant
+from mutants.mutant import Mutant
 
 ROOM = 4
 """A case is best about twice as long as the witness, and this much: long enough that the fault has
@@ -87,7 +87,7 @@ def _followed(wanted: Sequence[str], kinds: Sequence[str]) -> int:
 
 def _fitted(mutant: Mutant, case: Case) -> frozenset[Trait]:
     """The traits of the settings of `case` as it is fitted to `mutant`."""
-    return _config_traits({**case.config, **mutant.fitting(case.config)})
+    return _config_traits({**case.config, **mutant.required_config(case.config)})
 
 
 def _program_traits(case: Case) -> frozenset[Trait]:

@@ -11,7 +11,7 @@ from typing import Any
 from kvfuzz.case.files import read_json
 from kvfuzz.errors import UsageError
 from mutants.campaign.result import KIND, NOT_KILLED, SCHEMA, Score
-from mutants.library.mutant import STATES
+from mutants.mutant import STATES
 
 EXIT_CODES = {"killed": 0, "survived": 1, "inconclusive": 3}
 LOST = ("loud", "crashed", "invalid", "inapplicable")

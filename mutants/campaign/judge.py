@@ -11,7 +11,7 @@ from mutants.campaign.prepared_cases import PreparedCases, Unsound
 from mutants.campaign.result import NOT_BEGUN, MutantOutcome, Result
 from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.campaign.witness import add_witness
-from mutants.library.mutant import Mutant
+from mutants.mutant import Mutant
 
 
 def judge_mutant(

@@ -17,7 +17,7 @@ from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
 from mutants.campaign.campaign import MACHINE, differing
 from mutants.campaign.result import KIND, SCHEMA, Result, Score
 from mutants.campaign.score import conclude
-from mutants.library.mutant import STATES
+from mutants.mutant import STATES
 
 _FIELDS = tuple(field.name for field in fields(Result))
 _INFINITE = {"inf", "-inf", "nan"}

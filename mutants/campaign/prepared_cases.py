@@ -16,7 +16,7 @@ from kvfuzz.subjects.protocol import Factory
 from mutants.campaign.campaign import Campaign
 from mutants.campaign.case_order import CaseTraits, order_cases
 from mutants.campaign.time_limit import OutOfTime, time_limit
-from mutants.library.mutant import VACUITY, Mutant
+from mutants.mutant import VACUITY, Mutant
 
 SECONDS_FOR_CLEAN = 60.0
 """The clean subject has at least this long for one case, however little time a mutant has."""
@@ -42,7 +42,7 @@ class PreparedCases:
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
         drawn = self.campaign.cases[index]
-        return drawn if mutant is None else mutant.fitted(drawn)
+        return drawn if mutant is None else mutant.with_required_config(drawn)
 
     def order(self, mutant: Mutant) -> list[int]:
         """The case numbers in the order in which `mutant` runs them: as drawn if it runs all."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
-from mutants.library.mutant import STATES
+from mutants.mutant import STATES
 
 NOT_KILLED = ("survived", "unreached", "timed_out")
 DECIDED = ("killed", *NOT_KILLED)

@@ -22,7 +22,7 @@ from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import Result
 from mutants.campaign.time_limit import OutOfTime, time_limit
 from mutants.equivalence.exhaustive import unconfirmed
-from mutants.library.mutant import ANY, VACUITY, Mutant
+from mutants.mutant import ANY, VACUITY, Mutant
 
 
 def run_mutant(
@@ -38,7 +38,7 @@ def run_mutant(
     state, reason = None, None
     try:
         with time_limit(limits.seconds) as check_time:
-            mutant = mutant.settled(prepared.factory, prepared.campaign.cases)
+            mutant = mutant.resolve(prepared.factory, prepared.campaign.cases)
             for index in () if mutant.inapplicable else prepared.order(mutant):
                 check_time()
                 if tally.calls >= limits.calls:

@@ -36,8 +36,8 @@ from mutants.campaign.judge import judge_mutant, skip_mutant
 from mutants.campaign.prepared_cases import PreparedCases, check_baseline
 from mutants.campaign.result import MutantOutcome, Result, Score, verdict_on
 from mutants.campaign.workers import judge_in_processes
-from mutants.library.mutant import ANY, Mutant
 from mutants.library.registry import find, select
+from mutants.mutant import ANY, Mutant
 
 Shard = tuple[int, int]
 """K of N, counted from 1."""
@@ -203,7 +203,7 @@ class _Run:
 
         def begin(name: str) -> bool:
             late = self.until is not None and time.time() >= self.until
-            if late and not find(name).watches:
+            if late and not find(name).is_control:
                 return False
             begun.add(name)
             self._keep(lambda journal: journal.note_begun(self.digest, name))

@@ -24,8 +24,8 @@ from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import Result
 from mutants.campaign.run import judge_case, run_case
 from mutants.campaign.time_limit import OutOfTime, time_limit
-from mutants.library.mutant import ANY, LOCATED, Mutant
-from mutants.library.mutant_scheme import mutated
+from mutants.library.mutant_scheme import with_mutant
+from mutants.mutant import ANY, LOCATED, Mutant
 
 
 def add_witness(
@@ -43,7 +43,7 @@ def add_witness(
     """
     if result.state != "killed" or result.killed_by is None:
         return result
-    factory, seconds = mutated(prepared.factory, mutant), prepared.campaign.limits.seconds
+    factory, seconds = with_mutant(prepared.factory, mutant), prepared.campaign.limits.seconds
     killing = prepared.case(result.killed_by, mutant)
     case = killing
     if prepared.campaign.shrink:
@@ -129,8 +129,8 @@ def _shrunk(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by
             nonlocal met
             check_time()
             met = met or case == start
-            if met and shrinking.kills(mutant.fitted(case)):
-                raise _Killed(mutant.fitted(case))
+            if met and shrinking.kills(mutant.with_required_config(case)):
+                raise _Killed(mutant.with_required_config(case))
 
         shrunk = prepared.case(index, mutant)
         # Somebody's model: a hundred faults of it would take minutes to shrink in full.

@@ -40,8 +40,8 @@ from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached
 from kvfuzz.subjects.zoo.config import POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
-from mutants.library.mutant import Mutant
 from mutants.library.registry import library
+from mutants.mutant import Mutant
 
 STORE = Path(__file__).with_name("equivalents.json")
 TINY: dict[str, Any] = {"vocab_size": 2, "max_length": 12}

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mutants.generic.mutant import Intervention, made
+from mutants.generic.mutant import GenericMutant, made
 from mutants.generic.wrapper import Call
 
 Change = Callable[[Tensor], Tensor]
@@ -23,12 +23,12 @@ LACKS = "no softmax over cached entries is taken with torch"
 
 def attention(
     after: bool = False, **told: Any
-) -> Callable[[Callable[[Tensor], Tensor]], Intervention]:
+) -> Callable[[Callable[[Tensor], Tensor]], GenericMutant]:
     """The decorated function takes the scores [..., queries, keys] that a softmax is taken of,
     those of masked keys very low, and gives them otherwise; `after` the probabilities."""
 
-    def decorated(fault: Callable[[Tensor], Tensor]) -> Intervention:
-        def alter(call: Call) -> Any:
+    def decorated(fault: Callable[[Tensor], Tensor]) -> GenericMutant:
+        def intercept(call: Call) -> Any:
             def change(values: Tensor) -> Tensor:
                 # Laid out as what it stands for: a view of one row's is none of all rows.
                 changed = fault(values).contiguous()
@@ -41,7 +41,7 @@ def attention(
                 return call.go()
 
         told_all = {"lacks": LACKS, "advice": "feed a filled cache: two calls or more", **told}
-        return made(fault, ("cached",), alter, **told_all)
+        return made(fault, ("cached",), intercept, **told_all)
 
     return decorated
 

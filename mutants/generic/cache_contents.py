@@ -16,7 +16,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Stored:
+class CacheContents:
     """What a cache holds for `rows` rows after a call that fed `new` slots: the keys and values of
     each layer that shows any, and every tensor with an axis of rows, moved to the front."""
 
@@ -26,9 +26,9 @@ class Stored:
     states: tuple[Tensor, ...]
 
 
-def stored(subject: Any, cache: Any, rows: int, new: int) -> Stored:
+def stored(subject: Any, cache: Any, rows: int, new: int) -> CacheContents:
     """What `cache` of `subject` holds: its layers by the subject's own `view`."""
-    return Stored(rows, new, tuple(layers_of(subject, cache)), tuple(states_of(cache, rows)))
+    return CacheContents(rows, new, tuple(layers_of(subject, cache)), tuple(states_of(cache, rows)))
 
 
 def layers_of(subject: Any, cache: Any) -> Iterator[Pair]:
@@ -48,7 +48,9 @@ def states_of(cache: Any, rows: int) -> Iterator[Tensor]:
             yield tensor.movedim(axis, 0)
 
 
-def write(subject: Any, cache: Any, rows: int, new: int, change: Callable[[Stored], None]) -> bool:
+def write(
+    subject: Any, cache: Any, rows: int, new: int, change: Callable[[CacheContents], None]
+) -> bool:
     """Let `change` write into what `cache` holds. Whether that is then another than before: where
     a view is a copy, nothing comes of it."""
     before = _content(stored(subject, cache, rows, new))
@@ -58,7 +60,7 @@ def write(subject: Any, cache: Any, rows: int, new: int, change: Callable[[Store
     return any(not _same(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _content(held: Stored) -> list[Tensor]:
+def _content(held: CacheContents) -> list[Tensor]:
     parts = [part for pair in held.layers for part in pair]
     return [tensor.clone() for tensor in (*parts, *held.states)]
 

@@ -21,7 +21,7 @@ from kvfuzz.subjects.run import as_tensor, seeded
 from kvfuzz.subjects.tensors import walk
 from mutants.generic.cache_contents import layers_of
 from mutants.generic.module_hooks import hooked
-from mutants.generic.module_roles import anatomy, called, hidden, module_of
+from mutants.generic.module_roles import called, hidden, module_of, module_roles
 
 FEWEST, SECOND, FURTHEST = 5, 2, 2
 """Tokens that are measured at the least, those of the second call, and by how many positions
@@ -127,14 +127,14 @@ def _tensors(cache: Any) -> list[Tensor]:
 
 def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     """Whether the norms multiply by nothing but one."""
-    known = anatomy(subject)
-    if not known.norms:
+    roles = module_roles(subject)
+    if not roles.norms:
         return None
     largest = 0.0
 
     def look(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         nonlocal largest
-        norm = next(norm for norm in known.norms if norm.path == path)
+        norm = next(norm for norm in roles.norms if norm.path == path)
         x = hidden(args, kwargs)
         assert x is not None
         gain = gain_of(functools.partial(called, module, args, kwargs), x, norm.centred)
@@ -144,7 +144,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     model = module_of(subject)
     assert model is not None
     tokens = as_tensor(subject, ((1 % subject.vocab_size, 2 % subject.vocab_size),))
-    with seeded(0), torch.no_grad(), hooked(model, [n.path for n in known.norms], look):
+    with seeded(0), torch.no_grad(), hooked(model, [n.path for n in roles.norms], look):
         subject.uncached(tokens)
     return "the weight of every norm is one" if largest < NEAR_ONE else None
 
@@ -152,7 +152,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 def idempotent(subject: Any, dtype: str) -> str | None:
     """Whether the last norm, applied to its own output, leaves it as it is, but for rounding."""
     case = replace(_case(subject, dtype), given=())
-    expected, norms = reference(subject, case), anatomy(subject).norms[-1:]
+    expected, norms = reference(subject, case), module_roles(subject).norms[-1:]
     if expected.tolerance is None or not norms:
         return None
 
@@ -197,7 +197,7 @@ def no_biases(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     model = module_of(subject)
     if model is None:
         return None
-    owners = [model.get_submodule(path) for path in anatomy(subject).projections]
+    owners = [model.get_submodule(path) for path in module_roles(subject).projections]
     kept = [getattr(owner, "bias", None) for owner in owners]
     biases = [bias for bias in kept if isinstance(bias, Tensor)]
     hidden = biases and not any(bool(bias.any()) for bias in biases)

@@ -12,39 +12,39 @@ import torch
 from torch import Tensor, nn
 
 from mutants.generic.module_roles import (
-    Anatomy,
+    ModuleRoles,
     Norm,
-    anatomy,
     called,
     first_tensor,
     hidden,
     module_of,
+    module_roles,
 )
-from mutants.generic.mutant import Intervention, made
+from mutants.generic.mutant import GenericMutant, made
 from mutants.generic.wrapper import Call
 
-Pick = Callable[[Anatomy, nn.Module], Sequence[str]]
+Pick = Callable[[ModuleRoles, nn.Module], Sequence[str]]
 """The paths of the modules of a model that a fault changes."""
 
 
 @dataclass(frozen=True)
-class At:
+class ModuleCall:
     """A module at work: what it was given (`x`), what it gave (`y`), the `model` that it is at
-    `path` of, its `anatomy`, and `memory`, which lives as long as the cache. `again` calls the
+    `path` of, its `roles`, and `memory`, which lives as long as the cache. `again` calls the
     module, or another of the model, by itself."""
 
     path: str
     x: Tensor
     y: Tensor
     model: nn.Module
-    anatomy: Anatomy
+    roles: ModuleRoles
     memory: dict[str, Any]
     again: Callable[[Tensor], Tensor]
 
     @property
     def norm(self) -> Norm:
         """What is known of it as a norm."""
-        return next(norm for norm in self.anatomy.norms if norm.path == self.path)
+        return next(norm for norm in self.roles.norms if norm.path == self.path)
 
     def other(self, path: str) -> Tensor:
         """What the module at `path` gives for the same input."""
@@ -55,21 +55,22 @@ class At:
 
 def modules(
     pick: Pick, lacks: str, **told: Any
-) -> Callable[[Callable[[At], Tensor]], Intervention]:
-    """The decorated function takes an At, and gives what the module gives in place of `y`. It is
-    called for the modules that `pick` finds; `lacks` says what there is not where it finds none."""
+) -> Callable[[Callable[[ModuleCall], Tensor]], GenericMutant]:
+    """The decorated function takes a ModuleCall, and gives what the module gives in place of `y`.
+    It is called for the modules that `pick` finds; `lacks` says what there is not where it finds
+    none."""
 
-    def decorated(fault: Callable[[At], Tensor]) -> Intervention:
-        def alter(call: Call) -> Any:
-            known = anatomy(call.subject)
+    def decorated(fault: Callable[[ModuleCall], Tensor]) -> GenericMutant:
+        def intercept(call: Call) -> Any:
+            roles = module_roles(call.subject)
             model = module_of(call.subject)
-            paths = pick(known, model) if model is not None else ()
+            paths = pick(roles, model) if model is not None else ()
             if model is None or not paths:
                 return call.go()
-            with hooked(model, paths, functools.partial(_changed, fault, call, known, model, told)):
+            with hooked(model, paths, functools.partial(_changed, fault, call, roles, model, told)):
                 return call.go()
 
-        return made(fault, ("cached",), alter, **{"lacks": lacks, "advice": DRAW, **told})
+        return made(fault, ("cached",), intercept, **{"lacks": lacks, "advice": DRAW, **told})
 
     return decorated
 
@@ -78,9 +79,9 @@ DRAW = "feed a filled cache: two calls or more"
 
 
 def _changed(
-    fault: Callable[[At], Tensor],
+    fault: Callable[[ModuleCall], Tensor],
     call: Call,
-    known: Anatomy,
+    roles: ModuleRoles,
     model: nn.Module,
     told: Mapping[str, Any],
     path: str,
@@ -94,7 +95,7 @@ def _changed(
     if x is None or y is None:
         return output
     again = functools.partial(called, module, args, kwargs)
-    changed = fault(At(path, x, y, model, known, call.record.memory, again))
+    changed = fault(ModuleCall(path, x, y, model, roles, call.record.memory, again))
     if told.get("placebo") or not torch.equal(changed, y):
         call.reached()
     changed = changed.to(y.dtype).contiguous()

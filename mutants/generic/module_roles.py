@@ -40,7 +40,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModuleRoles:
     """The modules of a model by kind, each by its path, in the order in which they run.
 
     `norms` divide by the spread of their input; `projections` are linear in the last axis, and
@@ -57,7 +57,7 @@ class Anatomy:
     blocks: tuple[str, ...] = ()
 
 
-_KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, ModuleRoles] = WeakKeyDictionary()
 
 
 def module_of(subject: Any) -> nn.Module | None:
@@ -71,11 +71,11 @@ def module_of(subject: Any) -> nn.Module | None:
     return held[0] if len(held) == 1 else None
 
 
-def anatomy(subject: Any) -> Anatomy:
+def module_roles(subject: Any) -> ModuleRoles:
     """The modules of `subject` (`module_of`) by kind; nothing for a subject without any."""
     model = module_of(subject)
     if model is None:
-        return Anatomy()
+        return ModuleRoles()
     if model not in _KNOWN:
         _KNOWN[model] = _measured(subject, model)
     return _KNOWN[model]
@@ -93,7 +93,7 @@ class _Seen:
     mixes: bool = False
 
 
-def _measured(subject: Any, model: nn.Module) -> Anatomy:
+def _measured(subject: Any, model: nn.Module) -> ModuleRoles:
     seen: dict[str, _Seen] = {}
     busy = False
 
@@ -157,10 +157,10 @@ def _mixes(again: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> bool:
     return moved.shape == y.shape and not alike(moved[:, -1], y[:, -1], ROUNDED)
 
 
-def _sorted_out(model: nn.Module, seen: dict[str, _Seen]) -> Anatomy:
+def _sorted_out(model: nn.Module, seen: dict[str, _Seen]) -> ModuleRoles:
     mixing = [path for path, found in seen.items() if found.mixes]
     innermost = [p for p in mixing if not any(other.startswith(f"{p}.") for other in mixing)]
-    return Anatomy(
+    return ModuleRoles(
         norms=tuple(found.norm for found in seen.values() if found.norm is not None),
         projections=tuple(path for path, found in seen.items() if found.projects),
         twins=tuple(_twins(model, seen)),

@@ -11,37 +11,37 @@ from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subjects.protocol import Factory, offers_of
 from mutants.generic.probe_programs import probes, raises
-from mutants.generic.wrapper import Alter, Altered
-from mutants.library.mutant import ANY, Mutant
+from mutants.generic.wrapper import Interceptor, WrappedSubject
+from mutants.mutant import ANY, Mutant
 
-Blind = Callable[[Any, str], str | None]
+EquivalenceCheck = Callable[[Any, str], str | None]
 """Why a fault cannot show on a subject, whose cases run in a dtype, as measured on the clean
 subject; None if it can."""
 
 
 @dataclass(frozen=True)
-class Intervention(Mutant):
-    """`alter` is put around the subject's `methods`. `offers` are those that the subject has to
+class GenericMutant(Mutant):
+    """`intercept` is put around the subject's `methods`. `offers` are those that the subject has to
     have, `lacks` says what it lacks where nothing that the fault changes is met, `advice` what to
-    draw so that it shows. `blind` measures whether the subject's design hides the fault."""
+    draw so that it shows. `equivalent_if` measures whether the subject's design hides the fault."""
 
     methods: frozenset[str] = frozenset()
-    alter: Alter = lambda call: call.go()
+    intercept: Interceptor = lambda call: call.go()
     offers: tuple[str, ...] = ()
     lacks: str = ""
-    blind: Blind | None = None
+    equivalent_if: EquivalenceCheck | None = None
 
-    def into(self, subject: Any, dtype: str, size: float | None = None) -> Altered:  # noqa: ARG002
+    def into(self, subject: Any, dtype: str, size: float | None = None) -> WrappedSubject:  # noqa: ARG002
         """`subject` with this fault around its methods."""
-        return Altered(subject, self.methods, self.alter)
+        return WrappedSubject(subject, self.methods, self.intercept)
 
-    def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
+    def resolve(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
         """This fault as it fits the subjects of `factory` that `cases` are run on: inapplicable
         where they lack what it needs, or where it meets nothing to change in the first MOST
         settings; equivalent where their design hides it in all. Raises InvalidSubject if that
         cannot be measured."""
         firsts = list({(c.dtype, repr(sorted(c.config.items()))): c for c in cases}.values())
-        if self.watches or not firsts:
+        if self.is_control or not firsts:
             return self
         offers = offers_of(factory.subject(firsts[0]), factory.name)
         for word in self.offers:
@@ -66,12 +66,12 @@ class Intervention(Mutant):
 
     def _hidden(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
         """Why the fault shows on no subject; None if it shows on one."""
-        if self.blind is None:
+        if self.equivalent_if is None:
             return None
         reasons = []
         for first in firsts:
             try:
-                reason = self.blind(factory.subject(first), first.dtype)
+                reason = self.equivalent_if(factory.subject(first), first.dtype)
             except KvfuzzError:
                 raise
             except NotImplementedError:
@@ -93,16 +93,16 @@ NO_OFFER = {"positions": "takes no positions", "mask": "takes no mask"}
 def made(
     fault: Callable[..., Any],
     methods: tuple[str, ...],
-    alter: Alter,
+    intercept: Interceptor,
     *,
     offers: tuple[str, ...] = (),
     lacks: str = "nothing that it changes was met",
     advice: str = "",
-    blind: Blind | None = None,
+    equivalent_if: EquivalenceCheck | None = None,
     placebo: bool = False,
     canary: bool = False,
     seen_in: str | None = None,
-) -> Intervention:
+) -> GenericMutant:
     """The intervention whose function is `fault`: its operator is the name of its file, its name
     the function's, its description the docstring. Raises ValueError if there is none."""
     description = inspect.getdoc(fault)
@@ -110,7 +110,7 @@ def made(
         raise ValueError(
             f"the intervention {fault.__name__} needs a docstring that tells the fault"
         )
-    return Intervention(
+    return GenericMutant(
         operator=fault.__module__.rpartition(".")[2],
         name=fault.__name__,
         description=" ".join(description.split()),
@@ -123,9 +123,9 @@ def made(
         placebo=placebo,
         canary=canary,
         methods=frozenset(methods),
-        alter=alter,
+        intercept=intercept,
         offers=offers,
         lacks=lacks,
         advice=advice,
-        blind=blind,
+        equivalent_if=equivalent_if,
     )

@@ -49,7 +49,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class AlteredCache:
+class WrappedCache:
     """A cache, or what was saved of one, and its record."""
 
     inner: Any
@@ -76,17 +76,17 @@ class Call:
         return self.real(*self.args, **self.given)
 
 
-Alter = Callable[[Call], Any]
+Interceptor = Callable[[Call], Any]
 """Makes a call in a faulty way: gives what the method gives."""
 
 
-class Altered(Faulty):
-    """`subject` with `alter` around those of its methods that are in `methods`. The uncached path,
-    and every method that changes no cache, are the subject's own."""
+class WrappedSubject(Faulty):
+    """`subject` with `intercept` around those of its methods that are in `methods`. The uncached
+    path, and every method that changes no cache, are the subject's own."""
 
-    def __init__(self, subject: Any, methods: frozenset[str], alter: Alter) -> None:
+    def __init__(self, subject: Any, methods: frozenset[str], intercept: Interceptor) -> None:
         super().__init__(subject, (), lambda: ())
-        self._methods, self._alter = methods, alter
+        self._methods, self._intercept = methods, intercept
         self._shared: dict[str, Any] = {}
 
     def new_cache(self, batch: int) -> Any:
@@ -99,8 +99,8 @@ class Altered(Faulty):
 
         @functools.wraps(found)
         def altered(*args: Any, **given: Tensor) -> Any:
-            held = next(a for a in args if isinstance(a, AlteredCache))
-            inner = tuple(a.inner if isinstance(a, AlteredCache) else a for a in args)
+            held = next(a for a in args if isinstance(a, WrappedCache))
+            inner = tuple(a.inner if isinstance(a, WrappedCache) else a for a in args)
             return self._called(name, found, held.record, inner, given)
 
         return altered
@@ -116,18 +116,18 @@ class Altered(Faulty):
         self.calls += name in FORWARD
         call = Call(self.subject, name, real, args, given, record, self._shared, self._reach)
         with torch.no_grad():
-            result = self._alter(call) if name in self._methods else call.go()
+            result = self._intercept(call) if name in self._methods else call.go()
         after = record.after(name, args)
         if name == "cached":
             logits, cache = result
-            return logits, AlteredCache(cache, after)
-        return AlteredCache(result, after)
+            return logits, WrappedCache(cache, after)
+        return WrappedCache(result, after)
 
     def _reading(self, found: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(found)
         def reading(*args: Any) -> Any:
             self.calls += found.__name__ in FORWARD
-            return found(*(a.inner if isinstance(a, AlteredCache) else a for a in args))
+            return found(*(a.inner if isinstance(a, WrappedCache) else a for a in args))
 
         return reading
 

@@ -13,8 +13,8 @@ from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
-from mutants.library.mutant import ANY, Mutant
 from mutants.library.registry import find, matches
+from mutants.mutant import ANY, Mutant
 
 
 def factory(rest: str, options: Options) -> Factory:
@@ -32,10 +32,10 @@ def factory(rest: str, options: Options) -> Factory:
         raise InvalidSubject(f"{mutant_id} fits any subject: name one, as mutant:{mutant_id}@zoo")
     if subject and not matches(mutant, subject):
         raise InvalidSubject(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
-    return mutated(load(subject or mutant.subject, options), mutant)
+    return with_mutant(load(subject or mutant.subject, options), mutant)
 
 
-def mutated(factory: Factory, mutant: Mutant) -> Factory:
+def with_mutant(factory: Factory, mutant: Mutant) -> Factory:
     """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`, but
     for the settings that the fault does not make sense with.
 

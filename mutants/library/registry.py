@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from kvfuzz.errors import UsageError, did_you_mean, one_line
-from mutants.library.mutant import ANY, Mutant
+from mutants.mutant import ANY, Mutant
 
 HOME = "mutants.library.faults"
 ANYWHERE = "mutants.generic.faults"
@@ -30,14 +30,14 @@ def library() -> dict[str, Mutant]:
 
 
 @functools.cache
-def interventions() -> dict[str, Mutant]:
+def generic_mutants() -> dict[str, Mutant]:
     """The faults that fit any subject, by id, sorted."""
     return _found({ANYWHERE})
 
 
-def everything() -> dict[str, Mutant]:
-    """The library and the interventions, by id."""
-    return {**library(), **interventions()}
+def all_mutants() -> dict[str, Mutant]:
+    """The library and the generic mutants, by id."""
+    return {**library(), **generic_mutants()}
 
 
 def _found(names: set[str]) -> dict[str, Mutant]:
@@ -57,7 +57,7 @@ def _found(names: set[str]) -> dict[str, Mutant]:
 
 def find(mutant_id: str) -> Mutant:
     """The mutant called `mutant_id`. Raises UsageError with near matches."""
-    known = everything()
+    known = all_mutants()
     if mutant_id not in known:
         raise UsageError(
             f"there is no mutant {mutant_id!r}{did_you_mean(mutant_id, known)}: "
@@ -90,9 +90,9 @@ def select(
     """
     own = [mutant for mutant in library().values() if matches(mutant, subject)]
     asked = any(find(mutant_id).subject == ANY for mutant_id in ids) or any(
-        mutant.operator in operators for mutant in interventions().values()
+        mutant.operator in operators for mutant in generic_mutants().values()
     )
-    known = interventions().values() if anywhere or asked or not own else own
+    known = generic_mutants().values() if anywhere or asked or not own else own
     offered = [mutant for mutant in known if mutant.fits(fixed or {})]
     of_operators(operators)
     chosen = [_fitting(mutant_id, subject) for mutant_id in ids]
@@ -100,19 +100,19 @@ def select(
     scored = [
         mutant
         for mutant in offered
-        if not mutant.watches
+        if not mutant.is_control
         and (not wanted or mutant.id in wanted)
         and (not operators or mutant.operator in operators)
     ]
     if not scored:
-        subjects = sorted({mutant.subject for mutant in everything().values()})
+        subjects = sorted({mutant.subject for mutant in all_mutants().values()})
         raise UsageError(
             f"no mutant to score for subject {subject!r}: the library has faults for "
             f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
         )
-    watch = [mutant for mutant in offered if mutant.watches]
+    watch = [mutant for mutant in offered if mutant.is_control]
     # A package's own faults are watched over by those that fit any subject.
-    return scored, watch or [mutant for mutant in interventions().values() if mutant.watches]
+    return scored, watch or [mutant for mutant in generic_mutants().values() if mutant.is_control]
 
 
 def _fitting(mutant_id: str, subject: str) -> Mutant:
@@ -125,14 +125,14 @@ def _fitting(mutant_id: str, subject: str) -> Mutant:
 
 def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
     """The mutants of `operators`, or all. Raises UsageError for an unknown operator."""
-    known = sorted({mutant.operator for mutant in everything().values()})
+    known = sorted({mutant.operator for mutant in all_mutants().values()})
     for operator in operators:
         if operator not in known:
             raise UsageError(
                 f"there is no operator {operator!r}{did_you_mean(operator, known)}: choose from "
                 f"{', '.join(known)}"
             )
-    return [m for m in everything().values() if not operators or m.operator in operators]
+    return [m for m in all_mutants().values() if not operators or m.operator in operators]
 
 
 def matches(mutant: Mutant, subject: str) -> bool:

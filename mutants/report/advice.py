@@ -8,7 +8,7 @@ from itertools import pairwise
 from kvfuzz.case.features import family
 from kvfuzz.report.words import steps_in_words
 from mutants.campaign.result import Result, Score
-from mutants.library.mutant import Mutant
+from mutants.mutant import Mutant
 
 SETTINGS = ("--config", "--attn", "--dtype", "--device", "--calibration")
 """The options of a score that say what its subject is."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from mutants.library.mutant import Mutant
 from mutants.library.registry import library
+from mutants.mutant import Mutant
 
 HEAD = """# The mutants
 

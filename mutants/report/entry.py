@@ -16,7 +16,7 @@ from kvfuzz.localize.causes import ordinal
 from kvfuzz.report.map import DifferenceTable, difference_table
 from kvfuzz.subjects.trace import Site
 from mutants.campaign.result import NOT_KILLED, Result, Score
-from mutants.library.mutant import Mutant
+from mutants.mutant import Mutant
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.listing import Listing, fault_listing, real_listings
 

@@ -18,8 +18,8 @@ from mutants.campaign.result import (
     percent_killed,
     percent_text,
 )
-from mutants.library.mutant import STATES
 from mutants.library.registry import known
+from mutants.mutant import STATES
 from mutants.report.entry import Entry, entry
 from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
 from mutants.report.words import MEANING, headline, identity, in_reading_order, words

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.syntax import Syntax
 
-from mutants.library.mutant import ANY, Mutant
+from mutants.mutant import ANY, Mutant
 
 
 def render_list(mutants: Sequence[Mutant], console: Console) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from mutants.library.mutant import Mutant
+from mutants.mutant import Mutant
 
 MUTED = {tokenize.COMMENT, tokenize.STRING}
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from mutants.campaign.gate import Since
 from mutants.campaign.result import Result, Score, percent_text
-from mutants.library.mutant import STATES
 from mutants.library.registry import known
+from mutants.mutant import STATES
 from mutants.report.advice import hunt_command, would_kill
 from mutants.report.words import headline, identity, in_reading_order, outcome, words
 

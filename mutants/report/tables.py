@@ -11,7 +11,7 @@ from itertools import pairwise
 from kvfuzz.case.features import FAMILIES, family
 from kvfuzz.oracle.laws import LAWS
 from mutants.campaign.result import Result, Score
-from mutants.library.mutant import VACUITY
+from mutants.mutant import VACUITY
 from mutants.report.words import in_reading_order
 
 BOUNDS = (1, 2, 3, 6, 11, 21, 51, 101, 201, 501)

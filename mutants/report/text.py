@@ -21,8 +21,8 @@ from mutants.campaign.result import (
     percent_killed,
     percent_text,
 )
-from mutants.library.mutant import STATES
 from mutants.library.registry import known
+from mutants.mutant import STATES
 
 SHOWN = tuple(state for state in (*NOT_KILLED, *BESIDE) if state != "inapplicable")
 """The states of which each mutant has a line of its own."""

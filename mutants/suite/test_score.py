@@ -17,8 +17,8 @@ from mutants.campaign.prepared_cases import PreparedCases, check_baseline
 from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.campaign.score import control_failure
 from mutants.campaign.witness import add_witness
-from mutants.library.mutant import ANY
 from mutants.library.registry import find, select
+from mutants.mutant import ANY
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

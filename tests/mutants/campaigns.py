@@ -9,7 +9,7 @@ from tests.subjects import models
 
 HEAD = """import ctypes, os, signal, sys, time
 import torch
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 """
 KILLED = "norm.skips_before_attention"
 

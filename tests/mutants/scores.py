@@ -7,8 +7,8 @@ from typing import Any
 
 from kvfuzz.case.case import Case
 from mutants.campaign.result import Result, Score, count_states
-from mutants.library.mutant import STATES
 from mutants.library.registry import library
+from mutants.mutant import STATES
 
 
 def made(results: list[Result], **changes: Any) -> Score:
@@ -39,7 +39,7 @@ def result(mutant_id: str, state: str = "killed", **fields: Any) -> Result:
 
 def one_of_each_state() -> Score:
     """A score with a mutant in every state."""
-    ids = [mutant_id for mutant_id, known in library().items() if not known.watches]
+    ids = [mutant_id for mutant_id, known in library().items() if not known.is_control]
     results = [
         result(mutant_id, state, reason=f"because of {state}" if state != "killed" else None)
         for mutant_id, state in zip(ids, STATES, strict=False)
@@ -49,7 +49,7 @@ def one_of_each_state() -> Score:
 
 def all_survived(count: int, **fields: Any) -> Score:
     """A score of the first `count` mutants of the library, none of them killed."""
-    ids = [mutant_id for mutant_id, known in library().items() if not known.watches]
+    ids = [mutant_id for mutant_id, known in library().items() if not known.is_control]
     return made([result(mutant_id, "survived", **fields) for mutant_id in ids[:count]])
 
 

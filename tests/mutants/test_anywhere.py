@@ -25,13 +25,13 @@ from mutants.generic.faults.placebos import passes_on
 from mutants.generic.module_hooks import modules
 from mutants.generic.probe_programs import probes
 from mutants.library import registry
-from mutants.library.mutant import steps
-from mutants.library.registry import find, interventions, library, select
+from mutants.library.registry import find, generic_mutants, library, select
+from mutants.mutant import steps
 
 ROOT = Path(__file__).parents[2]
 OFFERING = "tests.subjects.anywhere:Offering"
-SCORED = [i for i, one in interventions().items() if not one.watches]
-PLACEBOS = [i for i, one in interventions().items() if one.placebo]
+SCORED = [i for i, one in generic_mutants().items() if not one.is_control]
+PLACEBOS = [i for i, one in generic_mutants().items() if one.placebo]
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +81,14 @@ def test_entries_in_another_order_show_where_distance_counts(prepared):
     assert "in any order" in run_mutant(found, mutant).reason
     for place in ("recent", "window"):
         other = on(found, uncropped, place=place)
-        assert mutant.settled(other.factory, other.campaign.cases).equivalent is None
+        assert mutant.resolve(other.factory, other.campaign.cases).equivalent is None
         assert run_mutant(other, mutant).state == "killed"
 
 
 def test_positions_that_count_from_the_eighth_on_do_not_count_relative_to_each_other(prepared):
     """Rotary ones with a temperature by position: the first few tokens do not tell."""
     mutant, sharper = find("positions.all_one_too_far"), on(prepared, place="sharper")
-    assert mutant.settled(sharper.factory, sharper.campaign.cases).equivalent is None
+    assert mutant.resolve(sharper.factory, sharper.campaign.cases).equivalent is None
     assert run_mutant(sharper, mutant).state == "killed"
 
 
@@ -133,7 +133,7 @@ def test_a_buffer_that_is_written_behind_what_it_holds_cannot_be_shared(name, sc
     mutant = find(f"operations.{name}")
     slots = prepare_cases("tests.subjects.anywhere:Slots", Options(), 1, 5, shrink=False)
     slots = PreparedCases(slots.factory, replace(slots.campaign, cases=(steps(*schedule),)))
-    assert mutant.settled(slots.factory, slots.campaign.cases).equivalent is None
+    assert mutant.resolve(slots.factory, slots.campaign.cases).equivalent is None
     assert run_mutant(slots, mutant).state == "killed"
 
 
@@ -148,7 +148,7 @@ def test_a_design_is_never_taken_from_what_survived(prepared):
 
     result = run_mutant(prepared, writes_over_what_is_there)
     assert (result.state, result.reason) == ("survived", "look elsewhere")
-    wrongly = replace(find("states.nought"), blind=lambda subject, dtype: "wrongly")
+    wrongly = replace(find("states.nought"), equivalent_if=lambda subject, dtype: "wrongly")
     result = run_mutant(prepared, wrongly)
     assert (result.state, result.reason) == ("killed", None)
 
@@ -172,7 +172,7 @@ def test_a_hundred_faults_are_there_for_a_model_of_transformers():
     expected = read_expectations(ROOT / "benchmarks" / "exclusions" / "transformers.json")
     llama = prepare_cases("transformers:llama", Options(), 30, 5, shrink=False, expected=expected)
     cases = list(llama.campaign.cases)
-    settled = {i: find(i).settled(llama.factory, cases) for i in SCORED}
+    settled = {i: find(i).resolve(llama.factory, cases) for i in SCORED}
     hidden = {i for i, one in settled.items() if one.equivalent}
     absent = {i for i, one in settled.items() if one.inapplicable}
     assert hidden == {"positions.all_one_too_far"}
@@ -207,7 +207,7 @@ def test_a_placebo_changes_nothing_and_does_run(prepared, mutant_id):
 def test_a_killed_placebo_voids_the_score(monkeypatch):
     """As it does in the library."""
     wolf = replace(find("states.nought"), name="wolf", placebo=True)
-    monkeypatch.setattr(registry, "interventions", lambda: {**interventions(), wolf.id: wolf})
+    monkeypatch.setattr(registry, "generic_mutants", lambda: {**generic_mutants(), wolf.id: wolf})
     found = score(OFFERING, operators=["norms"], examples=20, seed=1, shrink=False)
     assert found.percent is None
     assert found.reason == "the placebo states.wolf, which changes nothing, is killed"
@@ -276,7 +276,7 @@ def test_which_faults_are_scored():
     assert [one.id for one in watch if one.placebo] == PLACEBOS
     assert [one.id for one in watch if one.canary] == ["placebos.rolls_the_logits"]
     assert [one.id for one in select("zoo", ids=("masks.forgotten",))[0]] == ["masks.forgotten"]
-    assert not set(library()) & set(interventions())
+    assert not set(library()) & set(generic_mutants())
     with pytest.raises(UsageError, match=r"no mutant 'masks.forgoten' \(did you mean"):
         find("masks.forgoten")
 
@@ -348,7 +348,7 @@ def test_a_function_without_a_docstring_is_refused():
 
 def test_every_fault_is_told_apart():
     """By its description, and by its id."""
-    known = [one.description for one in interventions().values()]
+    known = [one.description for one in generic_mutants().values()]
     assert len(set(known)) == len(known)
     assert passes_on.id in PLACEBOS
     assert len(SCORED) >= 90

@@ -10,7 +10,7 @@ from torch import nn
 from kvfuzz.subjects.loading import load
 from mutants.generic.attention_hooks import _Watching, seen
 from mutants.generic.cache_contents import write
-from mutants.generic.module_roles import Anatomy, anatomy
+from mutants.generic.module_roles import ModuleRoles, module_roles
 from tests.subjects import decoders
 from tests.subjects.anywhere import Offering, Root
 from tests.subjects.models import Summing
@@ -18,7 +18,7 @@ from tests.subjects.models import Summing
 
 def test_the_modules_of_a_model_are_told_by_what_they_do():
     """No name in this one says what it is."""
-    found = anatomy(Offering())
+    found = module_roles(Offering())
     assert [norm.path for norm in found.norms] == [
         *("stack.0.first", "stack.0.second", "stack.1.first", "stack.1.second", "end"),
     ]
@@ -65,17 +65,19 @@ class Is(nn.Module):
 
 def test_the_model_of_a_subject_needs_no_name():
     """It is held somewhere, or is the subject."""
-    own = anatomy(Offering())
-    assert anatomy(Held()) == own
-    assert [norm.path for norm in anatomy(Is()).norms] == [f"inside.{n.path}" for n in own.norms]
+    own = module_roles(Offering())
+    assert module_roles(Held()) == own
+    assert [norm.path for norm in module_roles(Is()).norms] == [
+        f"inside.{n.path}" for n in own.norms
+    ]
     two = Held()
     two.other = nn.Linear(2, 2)
-    assert anatomy(two) == Anatomy()  # nobody can tell which
+    assert module_roles(two) == ModuleRoles()  # nobody can tell which
 
 
 def test_a_recurrent_model_has_what_mixes_too():
     """A gated sum over time mixes positions as attention does."""
-    found = anatomy(decoders.RecurrentDecoder())
+    found = module_roles(decoders.RecurrentDecoder())
     assert found.mixers == ("layers.0.mixer", "layers.1.mixer")
 
 
@@ -112,7 +114,7 @@ class Misnamed:
 
 def test_names_count_for_nothing():
     """A linear LayerNorm is a projection; tanh and softmax are neither that nor a norm."""
-    found = anatomy(Misnamed())
+    found = module_roles(Misnamed())
     assert [(norm.path, norm.centred) for norm in found.norms] == [
         ("linear", False),
         ("real", True),
@@ -129,12 +131,12 @@ def test_a_model_may_hold_its_weights_as_buffers():
             weight = module._parameters.pop(name)
             module.register_buffer(name, weight)
     assert not list(buffered.model.parameters())
-    assert anatomy(buffered) == anatomy(Misnamed()) != Anatomy()
+    assert module_roles(buffered) == module_roles(Misnamed()) != ModuleRoles()
 
 
 def test_a_subject_without_a_model_has_no_modules():
     """And no fault in them either."""
-    assert anatomy(Summing()) == Anatomy()
+    assert module_roles(Summing()) == ModuleRoles()
 
 
 QUERY = torch.randn(2, 4, 3, 8, generator=torch.Generator().manual_seed(1))

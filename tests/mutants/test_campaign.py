@@ -336,7 +336,7 @@ def test_those_that_watch_are_spread_among_the_mutants():
     scored, watch = select("zoo")
     for shard in (scored, scored[::7], scored[:1]):
         order = interleave_controls(shard, watch)
-        places = [place for place, mutant in enumerate(order) if mutant.watches]
+        places = [place for place, mutant in enumerate(order) if mutant.is_control]
         assert places[0] == 0
         assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *watch))
         gaps = [later - place for place, later in pairwise(places)]

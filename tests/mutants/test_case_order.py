@@ -7,8 +7,8 @@ import pytest
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop
 from mutants.campaign.case_order import CaseTraits, order_cases
-from mutants.library.mutant import steps
 from mutants.library.registry import find, select
+from mutants.mutant import steps
 
 FAULT = find("crop.keeps_one_too_many")  # its witness is fed, cropped and fed
 CROPPED = Crop(1)

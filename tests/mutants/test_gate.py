@@ -22,7 +22,7 @@ from mutants.campaign.gate import (
     since,
 )
 from mutants.campaign.result import Score
-from mutants.library.mutant import STATES
+from mutants.mutant import STATES
 from tests.mutants.scores import made, no_score, result
 
 FILE = Path("before.json")

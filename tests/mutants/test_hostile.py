@@ -19,14 +19,14 @@ from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.campaign.score import score
 from mutants.campaign.time_limit import OutOfTime, time_limit
 from mutants.campaign.witness import add_witness
-from mutants.library.mutant import Mutant, steps
 from mutants.library.registry import find, library, select
+from mutants.mutant import Mutant, steps
 from mutants.report import html, text
 from tests.mutants.campaigns import KILLED, fault_text, install, path_with
 
 HEAD = (
     "import sys, time\nfrom kvfuzz.subjects.zoo import cached\n"
-    "from mutants.library.mutant import mutant, steps\n"
+    "from mutants.mutant import mutant, steps\n"
 )
 
 

@@ -15,8 +15,8 @@ from kvfuzz.report.words import number
 from kvfuzz.subjects.trace import Site
 from mutants.campaign.result import Result, Score, percent_text
 from mutants.campaign.score import score as run_score
-from mutants.library.mutant import STATES, Mutant
 from mutants.library.registry import library
+from mutants.mutant import STATES, Mutant
 from mutants.report import html as report
 from mutants.report.listing import highlighted
 from tests.mutants.scores import made, one_of_each_state, result

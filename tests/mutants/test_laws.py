@@ -13,8 +13,8 @@ from kvfuzz.subjects.zoo.decoder import Decoder
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.run import judge_case, run_mutant
 from mutants.campaign.score import score
-from mutants.library.mutant import LATENT, VACUITY, steps
 from mutants.library.registry import library
+from mutants.mutant import LATENT, VACUITY, steps
 
 ZOO = load("zoo")
 TOLD = {m.id: m for m in library().values() if m.law != "agreement"}

@@ -18,8 +18,8 @@ from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 from kvfuzz.subjects.zoo.decoder import Decoder
 from mutants.campaign.run import judge_case
-from mutants.library.mutant import LOCATED, mutant, steps
 from mutants.library.registry import find, library, select
+from mutants.mutant import LOCATED, mutant, steps
 
 ZOO = load("zoo")
 BOTH = ("mask", "positions")
@@ -64,7 +64,7 @@ def test_the_witness_agrees_without_the_fault(mutant_id):
 def test_the_witness_fits_the_fault(mutant_id):
     """It has the settings that the fault needs, stated or by default."""
     fault = find(mutant_id)
-    fitted = ZOO.subject(fault.fitted(fault.witness)).config
+    fitted = ZOO.subject(fault.with_required_config(fault.witness)).config
     assert ZOO.subject(fault.witness).config == fitted
 
 
@@ -109,7 +109,7 @@ RICH = (
 def rich(case, mutant_id):
     """`case` for a mutant: with two rows at the least, and what its own witness has."""
     config = {"layers": 3, "head_dim": 4, **find(mutant_id).witness.config}
-    return find(mutant_id).fitted(replace(case, config=config))
+    return find(mutant_id).with_required_config(replace(case, config=config))
 
 
 def logits_of(subject, case):

@@ -15,9 +15,9 @@ from kvfuzz.subjects.zoo.presets import CHOICES
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.run import run_mutant
 from mutants.campaign.score import score
-from mutants.library.mutant import mutant, steps
-from mutants.library.mutant_scheme import mutated
+from mutants.library.mutant_scheme import with_mutant
 from mutants.library.registry import find, library, select
+from mutants.mutant import mutant, steps
 
 RING = find("window.keeps_the_first_of_a_long_chunk")
 
@@ -25,11 +25,11 @@ RING = find("window.keeps_the_first_of_a_long_chunk")
 def test_a_fitted_case_has_the_first_setting_that_fits_in_place_of_each_that_does_not():
     """And is the same case in all else; one that fits is left as it is."""
     case = Case(((1, 2),), (1, 1), seed=3, config={"cache": "paged", "window": 5, "heads": 4})
-    fitted = RING.fitted(case)
+    fitted = RING.with_required_config(case)
     settings = {"cache": "ring", "window": 5, "heads": 4, "mix": "uniform"}
     assert fitted == replace(case, config=settings)
-    assert RING.fitted(fitted) == fitted
-    assert find("norm.skips_for_keys").fitted(case) is case
+    assert RING.with_required_config(fitted) == fitted
+    assert find("norm.skips_for_keys").with_required_config(case) is case
 
 
 def test_every_need_can_be_met():
@@ -45,7 +45,7 @@ def test_a_mutant_as_a_subject_draws_cases_that_fit():
     """`kvfuzz fuzz mutant:ID` meets no other."""
     factory = load(f"mutant:{RING.id}")
     cases = drawn_cases(space_of(factory), 0, 30)
-    assert all(RING.fitted(case) == case for case in cases)
+    assert all(RING.with_required_config(case) == case for case in cases)
     assert {case.config["window"] for case in cases} == {3, 5}
     assert fuzz(f"mutant:{RING.id}", seed=0).failure.case.config["cache"] == "ring"
 
@@ -57,7 +57,7 @@ def test_a_setting_that_is_fixed_wins():
     assert RING not in scored
     assert find("norm.skips_for_keys") in scored
     with pytest.raises(InvalidSubject, match=r"needs .*cache in \['ring'\].*; fixed is .*static"):
-        mutated(load("zoo", static), RING)
+        with_mutant(load("zoo", static), RING)
 
 
 def test_results_are_told_by_the_number_of_the_drawn_case():

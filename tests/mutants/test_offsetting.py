@@ -11,9 +11,9 @@ from kvfuzz.subjects.loading import Options, load
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.run import judge_case, run_mutant
 from mutants.campaign.score import score
-from mutants.library.mutant import LATENT, mutant, steps
-from mutants.library.mutant_scheme import mutated
+from mutants.library.mutant_scheme import with_mutant
 from mutants.library.registry import find, library
+from mutants.mutant import LATENT, mutant, steps
 
 ZOO = load("zoo")
 PAIRS = [m.id for m in library().values() if m.law == LATENT]
@@ -34,7 +34,7 @@ def test_there_are_enough_of_them_at_different_sites():
 @pytest.mark.parametrize("mutant_id", PAIRS)
 def test_the_logits_agree_and_the_declared_site_differs(mutant_id):
     """On the witness, where `locate` calls it latent."""
-    faulty, case = mutated(ZOO, find(mutant_id)), find(mutant_id).witness
+    faulty, case = with_mutant(ZOO, find(mutant_id)), find(mutant_id).witness
     assert check(faulty.subject(case), case).status == "agreed"
     location = locate(faulty, case)
     assert location.first is None
@@ -44,7 +44,7 @@ def test_the_logits_agree_and_the_declared_site_differs(mutant_id):
 @pytest.mark.parametrize("mutant_id", PAIRS)
 def test_no_logits_of_a_drawn_case_differ(mutant_id):
     """And where a state does, the first that does is the declared one."""
-    faulty = mutated(ZOO, find(mutant_id))
+    faulty = with_mutant(ZOO, find(mutant_id))
     located = set()
     for case in drawn_cases(space_of(faulty), 5, 6):
         assert check(faulty.subject(case), case, trace=False, probe=False).status == "agreed"

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mutants.library.mutant import STATES
+from mutants.mutant import STATES
 from tests.mutants.scores import made, no_score, one_of_each_state, result
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()

@@ -8,8 +8,8 @@ import junitparser
 import pytest
 
 from mutants.campaign.result import Score
-from mutants.library.mutant import STATES
 from mutants.library.registry import find
+from mutants.mutant import STATES
 from mutants.report.junit import ELEMENTS, junit
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
 

@@ -9,8 +9,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from mutants.campaign.result import Score
-from mutants.library.mutant import STATES
 from mutants.library.registry import library
+from mutants.mutant import STATES
 from mutants.report.github import KINDS, annotation_lines
 from mutants.report.markdown import LEAST, LIMIT, LONGEST, escaped, markdown
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from mutants.campaign.result import Score
-from mutants.library.mutant import STATES
 from mutants.library.registry import find
+from mutants.mutant import STATES
 from mutants.report.mutation import STATUS, mutation_report
 from tests.mutants.scores import made, no_score, one_of_each_state, result
 

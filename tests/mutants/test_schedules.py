@@ -54,4 +54,7 @@ def test_only_cases_with_the_element_kill_its_two_mutants(element, matrix):
     for name in TWO_EACH[element]:
         mutant, kills = find(name), results[name].kills
         assert kills
-        assert all(element in features_of(mutant.fitted(matrix.cases[index])) for index in kills)
+        assert all(
+            element in features_of(mutant.with_required_config(matrix.cases[index]))
+            for index in kills
+        )

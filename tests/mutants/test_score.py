@@ -17,8 +17,8 @@ from mutants.campaign.result import Result, count_states, percent_killed, verdic
 from mutants.campaign.run import run_mutant
 from mutants.campaign.score import control_failure, score
 from mutants.library import registry
-from mutants.library.mutant import STATES, Mutant, steps
 from mutants.library.registry import find, library
+from mutants.mutant import STATES, Mutant, steps
 
 TARGET = ("kvfuzz.subjects.zoo.cached:store",)
 

@@ -55,7 +55,7 @@ def all_keys_count_alike(scores: Tensor) -> Tensor:
     return torch.where(seen(scores), torch.zeros_like(scores), scores)
 
 
-@attention(blind=in_bfloat16)
+@attention(equivalent_if=in_bfloat16)
 def scores_rounded_to_bfloat16(scores: Tensor) -> Tensor:
     """Scores are rounded to bfloat16 before the softmax."""
     return torch.where(seen(scores), scores.bfloat16().to(scores.dtype), scores)
@@ -67,7 +67,7 @@ def largest_share_lost(shares: Tensor) -> Tensor:
     return torch.where(shares == shares.amax(-1, keepdim=True), torch.zeros_like(shares), shares)
 
 
-@attention(after=True, blind=in_bfloat16)
+@attention(after=True, equivalent_if=in_bfloat16)
 def shares_rounded_to_bfloat16(shares: Tensor) -> Tensor:
     """The shares that the softmax gives are rounded to bfloat16."""
     return shares.bfloat16().to(shares.dtype)

@@ -7,25 +7,25 @@ import functools
 import torch
 from torch import Tensor
 
-from mutants.generic.decorators import Fed, feeding
+from mutants.generic.decorators import FeedArgs, feeding
 
 wrong = functools.partial(feeding, "mask", advice="draw padded cases")
 
 
-def given(fed: Fed) -> Tensor:
+def given(fed: FeedArgs) -> Tensor:
     """The right mask, bool [batch, slots + new]: true for text."""
     assert fed.mask is not None
     return fed.mask
 
 
 @wrong()
-def forgotten(fed: Fed) -> Tensor:
+def forgotten(fed: FeedArgs) -> Tensor:
     """Padding counts as text, from the first call on."""
     return torch.ones_like(given(fed))
 
 
 @wrong(advice="draw padding in the first call and another call after it")
-def forgotten_after_the_first_call(fed: Fed) -> Tensor:
+def forgotten_after_the_first_call(fed: FeedArgs) -> Tensor:
     """A later call takes the slots that are there for text, padding too."""
     mask = given(fed).clone()
     mask[:, : fed.slots] = True
@@ -33,25 +33,25 @@ def forgotten_after_the_first_call(fed: Fed) -> Tensor:
 
 
 @wrong()
-def one_slot_late(fed: Fed) -> Tensor:
+def one_slot_late(fed: FeedArgs) -> Tensor:
     """The mask is moved by one slot: the first is masked as the last should be."""
     return given(fed).roll(1, 1)
 
 
 @wrong(advice="draw padded rows of several lengths")
-def of_the_first_row(fed: Fed) -> Tensor:
+def of_the_first_row(fed: FeedArgs) -> Tensor:
     """All rows have the mask of the first."""
     return given(fed)[:1].expand_as(given(fed))
 
 
 @wrong(advice="draw padded rows of several lengths")
-def rows_crossed(fed: Fed) -> Tensor:
+def rows_crossed(fed: FeedArgs) -> Tensor:
     """Each row has the mask of the row before it."""
     return given(fed).roll(1, 0)
 
 
 @wrong(advice="give a mask to a call on a filled cache")
-def oldest_text_is_masked(fed: Fed) -> Tensor:
+def oldest_text_is_masked(fed: FeedArgs) -> Tensor:
     """In a later call the first token of text is taken for padding."""
     mask = given(fed).clone()
     if fed.calls:
@@ -60,7 +60,7 @@ def oldest_text_is_masked(fed: Fed) -> Tensor:
 
 
 @wrong(advice="give a mask to a call on a filled cache")
-def last_of_before_is_masked(fed: Fed) -> Tensor:
+def last_of_before_is_masked(fed: FeedArgs) -> Tensor:
     """In a later call the slot before its own tokens is taken for padding."""
     mask = given(fed).clone()
     if fed.slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mutants.generic.cache_contents import Stored, layers_of
+from mutants.generic.cache_contents import CacheContents, layers_of
 from mutants.generic.decorators import contents, operation
 from mutants.generic.equivalence_checks import one_layer, unchanging_caches
 from mutants.generic.wrapper import Call
@@ -112,39 +112,39 @@ def reorders_keys_alone(call: Call) -> Any:
     return _kept(call, slice(None), slice(1, 2))
 
 
-@operation("copy", blind=unchanging_caches, advice="draw forks, and feed both caches")
+@operation("copy", equivalent_if=unchanging_caches, advice="draw forks, and feed both caches")
 def copies_nothing(call: Call) -> Any:
     """A fork is the same cache: what one is fed the other holds too."""
     return call.args[0]
 
 
 @contents("copy", offers=("copy", "view"), lacks=LACKS, advice="draw forks")
-def copies_without_the_newest(held: Stored) -> None:
+def copies_without_the_newest(cache: CacheContents) -> None:
     """A fork lacks the newest entry, which is nought."""
-    for keys, values in held.layers:
+    for keys, values in cache.layers:
         keys[:, :, -1], values[:, :, -1] = 0, 0
 
 
 @loaded(offers=("save", "view"), lacks=LACKS)
-def loads_without_the_newest(held: Stored) -> None:
+def loads_without_the_newest(cache: CacheContents) -> None:
     """What is loaded lacks its newest entry, which is nought."""
-    for keys, values in held.layers:
+    for keys, values in cache.layers:
         keys[:, :, -1], values[:, :, -1] = 0, 0
 
 
-@loaded(offers=("save", "view"), lacks=LACKS, blind=one_layer)
-def loads_the_first_layer_into_the_last(held: Stored) -> None:
+@loaded(offers=("save", "view"), lacks=LACKS, equivalent_if=one_layer)
+def loads_the_first_layer_into_the_last(cache: CacheContents) -> None:
     """The last layer is loaded with the entries of the first."""
-    if len(held.layers) > 1:
-        for one, other in zip(held.layers[0], held.layers[-1], strict=True):
+    if len(cache.layers) > 1:
+        for one, other in zip(cache.layers[0], cache.layers[-1], strict=True):
             if one.shape == other.shape:
                 other.copy_(one)
 
 
 @loaded(lacks="its cache holds no floating-point tensor with an axis of rows")
-def loads_in_bfloat16(held: Stored) -> None:
+def loads_in_bfloat16(cache: CacheContents) -> None:
     """What is saved is rounded to bfloat16."""
-    for state in held.states:
+    for state in cache.states:
         state.copy_(state.bfloat16())
 
 
@@ -160,7 +160,9 @@ def resets_nothing(call: Call) -> Any:
     return call.args[0]
 
 
-@operation("new_cache", blind=unchanging_caches, advice="draw a second cache on one subject")
+@operation(
+    "new_cache", equivalent_if=unchanging_caches, advice="draw a second cache on one subject"
+)
 def second_cache_is_the_first(call: Call) -> Any:
     """A new cache is the first one that was made for as many rows, with what it holds."""
     return call.shared.setdefault(f"of {call.args[0]}", call.go())

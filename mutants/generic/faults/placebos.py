@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from mutants.generic.attention_hooks import attention
-from mutants.generic.cache_contents import Stored
-from mutants.generic.decorators import Fed, contents, feeding, operation
+from mutants.generic.cache_contents import CacheContents
+from mutants.generic.decorators import FeedArgs, contents, feeding, operation
 from mutants.generic.faults.blocks import LACKS, every
-from mutants.generic.module_hooks import At, modules
+from mutants.generic.module_hooks import ModuleCall, modules
 from mutants.generic.wrapper import Call
 
 
@@ -22,25 +22,25 @@ def passes_on(call: Call) -> Any:
 
 
 @feeding("tokens", placebo=True)
-def tokens_copied(fed: Fed) -> Tensor:
+def tokens_copied(fed: FeedArgs) -> Tensor:
     """A call is fed a copy of its tokens."""
     return fed.tokens.clone()
 
 
 @contents(placebo=True)
-def entries_written_again(held: Stored) -> None:
+def entries_written_again(cache: CacheContents) -> None:
     """Everything that a cache holds is written over with itself."""
-    for state in held.states:
+    for state in cache.states:
         state.copy_(state.clone())
-    for pair in held.layers:
+    for pair in cache.layers:
         for part in pair:
             part.copy_(part.clone())
 
 
 @modules(every, LACKS, placebo=True)
-def layers_copied(at: At) -> Tensor:
+def layers_copied(call: ModuleCall) -> Tensor:
     """What each layer gives is copied."""
-    return at.y.clone()
+    return call.y.clone()
 
 
 @attention(placebo=True)

@@ -7,59 +7,59 @@ import functools
 import torch
 from torch import Tensor
 
-from mutants.generic.decorators import Fed, feeding
+from mutants.generic.decorators import FeedArgs, feeding
 from mutants.generic.equivalence_checks import no_positions, relative_positions
 
 wrong = functools.partial(
-    feeding, "positions", advice="draw cases that give positions", blind=no_positions
+    feeding, "positions", advice="draw cases that give positions", equivalent_if=no_positions
 )
 
 
-def given(fed: Fed) -> Tensor:
+def given(fed: FeedArgs) -> Tensor:
     """The right positions [batch, new]."""
     assert fed.positions is not None
     return fed.positions
 
 
 @wrong(advice="feed a filled cache with positions given")
-def restart_at_each_chunk(fed: Fed) -> Tensor:
+def restart_at_each_chunk(fed: FeedArgs) -> Tensor:
     """Each call counts its positions from nought."""
     right = given(fed)
     return right - right[:, :1]
 
 
 @wrong(advice="feed a filled cache with positions given")
-def one_too_far_after_the_first_call(fed: Fed) -> Tensor:
+def one_too_far_after_the_first_call(fed: FeedArgs) -> Tensor:
     """Every call but the first counts its positions from one too many."""
     return given(fed) + int(fed.calls > 0)
 
 
 @wrong(advice="feed a filled cache with positions given")
-def one_short_after_the_first_call(fed: Fed) -> Tensor:
+def one_short_after_the_first_call(fed: FeedArgs) -> Tensor:
     """Every call but the first begins at the position of the last token before it."""
     return (given(fed) - int(fed.calls > 0)).clamp_min(0)
 
 
-@wrong(blind=relative_positions)
-def all_one_too_far(fed: Fed) -> Tensor:
+@wrong(equivalent_if=relative_positions)
+def all_one_too_far(fed: FeedArgs) -> Tensor:
     """Positions are counted from one."""
     return given(fed) + 1
 
 
 @wrong(advice="draw calls of two tokens or more with positions given")
-def one_for_the_whole_chunk(fed: Fed) -> Tensor:
+def one_for_the_whole_chunk(fed: FeedArgs) -> Tensor:
     """All tokens of a call have the position of its first."""
     return given(fed)[:, :1].expand_as(given(fed))
 
 
 @wrong(advice="draw calls of two tokens or more with positions given")
-def backwards_in_the_chunk(fed: Fed) -> Tensor:
+def backwards_in_the_chunk(fed: FeedArgs) -> Tensor:
     """The positions of a call's tokens run backwards."""
     return given(fed).flip(1)
 
 
 @wrong(offers=("positions", "mask"), advice="draw padded cases with positions given")
-def count_padding(fed: Fed) -> Tensor:
+def count_padding(fed: FeedArgs) -> Tensor:
     """Positions are those of slots, padding counted."""
     new = fed.tokens.shape[1]
     slots = torch.arange(fed.slots, fed.slots + new, device=fed.tokens.device)
@@ -67,12 +67,12 @@ def count_padding(fed: Fed) -> Tensor:
 
 
 @wrong(offers=("positions", "crop"), advice="draw crops with positions given")
-def go_on_from_before_a_crop(fed: Fed) -> Tensor:
+def go_on_from_before_a_crop(fed: FeedArgs) -> Tensor:
     """After a crop positions go on from the length before it."""
     return given(fed) + (fed.fed - fed.slots)
 
 
 @wrong(offers=("positions", "mask"), advice="draw padded rows of several lengths with positions")
-def of_the_first_row(fed: Fed) -> Tensor:
+def of_the_first_row(fed: FeedArgs) -> Tensor:
     """All rows have the positions of the first."""
     return given(fed)[:1].expand_as(given(fed))

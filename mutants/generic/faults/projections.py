@@ -8,117 +8,117 @@ import torch
 from torch import Tensor, nn
 
 from mutants.generic.equivalence_checks import in_bfloat16, no_biases
-from mutants.generic.module_hooks import At, modules
-from mutants.generic.module_roles import Anatomy, matrix_of
+from mutants.generic.module_hooks import ModuleCall, modules
+from mutants.generic.module_roles import ModuleRoles, matrix_of
 
 LACKS = "no module of its torch model is a linear projection"
 PAIR = "no two projections beside each other have matrices of one shape"
 
 
-def every(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
+def every(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
     """All projections."""
-    return known.projections
+    return roles.projections
 
 
-def first(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
+def first(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
     """The projection that runs first."""
-    return known.projections[:1]
+    return roles.projections[:1]
 
 
-def last(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
+def last(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
     """The projection that runs last."""
-    return known.projections[-1:]
+    return roles.projections[-1:]
 
 
-def twins(known: Anatomy, mixing: bool) -> dict[str, str]:
+def twins(roles: ModuleRoles, mixing: bool) -> dict[str, str]:
     """The twin of each projection that has one: in the modules that mix positions, or in the
     others."""
     found: dict[str, str] = {}
-    for one, other in known.twins:
-        if (one.rpartition(".")[0] in known.mixers) == mixing:
+    for one, other in roles.twins:
+        if (one.rpartition(".")[0] in roles.mixers) == mixing:
             found |= {one: other, other: one}
     return found
 
 
-def of_mixers(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
+def of_mixers(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
     """Those with a twin where positions are mixed."""
-    return list(twins(known, mixing=True))
+    return list(twins(roles, mixing=True))
 
 
-def elsewhere(known: Anatomy, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
+def elsewhere(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
     """Those with a twin elsewhere."""
-    return list(twins(known, mixing=False))
+    return list(twins(roles, mixing=False))
 
 
-def fused(known: Anatomy, model: nn.Module) -> Sequence[str]:
+def fused(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
     """Those of mixers whose output is three times as wide as what they are given."""
     return [
         path
-        for path in known.projections
-        if path.rpartition(".")[0] in known.mixers
+        for path in roles.projections
+        if path.rpartition(".")[0] in roles.mixers
         and max(matrix_of(model, path).shape) == 3 * min(matrix_of(model, path).shape)
     ]
 
 
-def biased(known: Anatomy, model: nn.Module) -> Sequence[str]:
+def biased(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
     """Those with a bias."""
     return [
         path
-        for path in known.projections
+        for path in roles.projections
         if isinstance(getattr(model.get_submodule(path), "bias", None), Tensor)
     ]
 
 
 @modules(of_mixers, PAIR)
-def swapped_where_positions_mix(at: At) -> Tensor:
+def swapped_where_positions_mix(call: ModuleCall) -> Tensor:
     """In attention, two projections of one shape are swapped: keys are made by the matrix of the
     values, and values by that of the keys."""
-    return at.other(twins(at.anatomy, mixing=True)[at.path])
+    return call.other(twins(call.roles, mixing=True)[call.path])
 
 
 @modules(elsewhere, PAIR)
-def swapped_in_the_feed_forward(at: At) -> Tensor:
+def swapped_in_the_feed_forward(call: ModuleCall) -> Tensor:
     """Outside of attention, two projections of one shape are swapped, as gate and up."""
-    return at.other(twins(at.anatomy, mixing=False)[at.path])
+    return call.other(twins(call.roles, mixing=False)[call.path])
 
 
 @modules(fused, "no projection gives queries, keys and values at once")
-def thirds_swapped(at: At) -> Tensor:
+def thirds_swapped(call: ModuleCall) -> Tensor:
     """Of a projection to queries, keys and values at once, the last two thirds are swapped."""
-    query, key, value = at.y.chunk(3, -1)
+    query, key, value = call.y.chunk(3, -1)
     return torch.cat((query, value, key), -1)
 
 
-@modules(every, LACKS, blind=in_bfloat16)
-def all_rounded_to_bfloat16(at: At) -> Tensor:
+@modules(every, LACKS, equivalent_if=in_bfloat16)
+def all_rounded_to_bfloat16(call: ModuleCall) -> Tensor:
     """What projections give is rounded to bfloat16, whatever the model computes in."""
-    return at.y.bfloat16().to(at.y.dtype)
+    return call.y.bfloat16().to(call.y.dtype)
 
 
-@modules(first, LACKS, blind=in_bfloat16)
-def first_rounded_to_bfloat16(at: At) -> Tensor:
+@modules(first, LACKS, equivalent_if=in_bfloat16)
+def first_rounded_to_bfloat16(call: ModuleCall) -> Tensor:
     """What the first projection gives is rounded to bfloat16, whatever the model computes in."""
-    return at.y.bfloat16().to(at.y.dtype)
+    return call.y.bfloat16().to(call.y.dtype)
 
 
 @modules(first, LACKS)
-def features_of_the_first_permuted(at: At) -> Tensor:
+def features_of_the_first_permuted(call: ModuleCall) -> Tensor:
     """The features that the first projection gives come one place further on."""
-    return at.y.roll(1, -1)
+    return call.y.roll(1, -1)
 
 
 @modules(last, LACKS)
-def last_of_the_call_before(at: At) -> Tensor:
+def last_of_the_call_before(call: ModuleCall) -> Tensor:
     """The last projection is given the last token of the call before in place of the first of its
     own."""
-    before = at.memory.get("before")
-    at.memory["before"] = at.x[:, -1:].clone()
-    if before is None or before.shape[0] != at.x.shape[0]:
-        return at.y
-    return at.again(torch.cat((before.to(at.x.dtype), at.x[:, 1:]), 1))
+    before = call.memory.get("before")
+    call.memory["before"] = call.x[:, -1:].clone()
+    if before is None or before.shape[0] != call.x.shape[0]:
+        return call.y
+    return call.again(torch.cat((before.to(call.x.dtype), call.x[:, 1:]), 1))
 
 
-@modules(biased, "no projection has a bias", blind=no_biases)
-def biases_ignored(at: At) -> Tensor:
+@modules(biased, "no projection has a bias", equivalent_if=no_biases)
+def biases_ignored(call: ModuleCall) -> Tensor:
     """No projection adds its bias."""
-    return at.y - at.again(torch.zeros_like(at.x))
+    return call.y - call.again(torch.zeros_like(call.x))

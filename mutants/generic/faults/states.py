@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from mutants.generic.cache_contents import Stored
+from mutants.generic.cache_contents import CacheContents
 from mutants.generic.decorators import contents
 from mutants.generic.equivalence_checks import in_bfloat16
 
@@ -15,43 +15,43 @@ wrong = functools.partial(
 )
 
 
-@wrong(blind=in_bfloat16)
-def rounded_to_bfloat16(held: Stored) -> None:
+@wrong(equivalent_if=in_bfloat16)
+def rounded_to_bfloat16(cache: CacheContents) -> None:
     """Everything that is kept between calls is kept in bfloat16."""
-    for state in held.states:
+    for state in cache.states:
         state.copy_(state.bfloat16())
 
 
 @wrong()
-def nought(held: Stored) -> None:
+def nought(cache: CacheContents) -> None:
     """What a call leaves behind is noughts: the next begins without a past."""
-    for state in held.states:
+    for state in cache.states:
         state.zero_()
 
 
 @wrong(advice="draw two rows or more")
-def rows_crossed(held: Stored) -> None:
+def rows_crossed(cache: CacheContents) -> None:
     """Each row goes on with what the row before it left."""
-    for state in held.states:
+    for state in cache.states:
         state.copy_(state.roll(1, 0))
 
 
 @wrong(advice="draw two rows or more")
-def of_the_first_row(held: Stored) -> None:
+def of_the_first_row(cache: CacheContents) -> None:
     """All rows go on with what the first one left."""
-    for state in held.states:
+    for state in cache.states:
         state.copy_(state[:1].clone().expand_as(state))
 
 
 @wrong()
-def doubled(held: Stored) -> None:
+def doubled(cache: CacheContents) -> None:
     """What is kept of the last tensor is twice what it was."""
-    for state in held.states[-1:]:
+    for state in cache.states[-1:]:
         state.mul_(2)
 
 
 @wrong()
-def last_feature_lost(held: Stored) -> None:
+def last_feature_lost(cache: CacheContents) -> None:
     """The last feature of everything that is kept is nought."""
-    for state in held.states:
+    for state in cache.states:
         state[..., -1:] = 0

@@ -7,19 +7,19 @@ import functools
 import torch
 from torch import Tensor
 
-from mutants.generic.decorators import Fed, feeding
+from mutants.generic.decorators import FeedArgs, feeding
 
 wrong = functools.partial(feeding, "tokens", advice="feed a filled cache: two calls or more")
 
 
 @wrong(advice="draw a call of two tokens or more on a filled cache")
-def backwards_in_a_later_chunk(fed: Fed) -> Tensor:
+def backwards_in_a_later_chunk(fed: FeedArgs) -> Tensor:
     """The tokens of a later call are fed backwards."""
     return fed.tokens.flip(1) if fed.calls else fed.tokens
 
 
 @wrong()
-def last_of_the_call_before(fed: Fed) -> Tensor:
+def last_of_the_call_before(fed: FeedArgs) -> Tensor:
     """A later call begins with the last token of the call before, in place of its own."""
     last = fed.memory.get("last")
     fed.memory["last"] = fed.tokens[:, -1:]
@@ -29,25 +29,25 @@ def last_of_the_call_before(fed: Fed) -> Tensor:
 
 
 @wrong(advice="draw a call of two tokens or more on a filled cache")
-def last_of_a_later_chunk_alone(fed: Fed) -> Tensor:
+def last_of_a_later_chunk_alone(fed: FeedArgs) -> Tensor:
     """A later call feeds its last token in place of all that it was given."""
     return fed.tokens[:, -1:].expand_as(fed.tokens) if fed.calls else fed.tokens
 
 
 @wrong(advice="draw two rows or more")
-def rows_crossed(fed: Fed) -> Tensor:
+def rows_crossed(fed: FeedArgs) -> Tensor:
     """In a later call each row is fed the tokens of the row before it."""
     return fed.tokens.roll(1, 0) if fed.calls else fed.tokens
 
 
 @wrong(advice="draw two rows or more")
-def of_the_first_row(fed: Fed) -> Tensor:
+def of_the_first_row(fed: FeedArgs) -> Tensor:
     """A later call feeds the first row's tokens to every row."""
     return fed.tokens[:1].expand_as(fed.tokens) if fed.calls else fed.tokens
 
 
 @wrong(advice="draw crops", offers=("crop",))
-def dropped_ones_again_after_a_crop(fed: Fed) -> Tensor:
+def dropped_ones_again_after_a_crop(fed: FeedArgs) -> Tensor:
     """After a crop the next call begins with the token that was fed first of those it dropped."""
     before = fed.memory.get("history", fed.tokens[:, :0])
     kept = before[:, : fed.slots]

@@ -2,7 +2,7 @@
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 """They reach into the lists of a concatenated cache, of which every layer has its own."""

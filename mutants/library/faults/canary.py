@@ -1,6 +1,6 @@
 """A mutant that no checker can miss. One that is not killed shows that the bench is broken."""
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant("readout", site="logits", witness=steps(1), canary=True)

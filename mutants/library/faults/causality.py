@@ -5,7 +5,7 @@ An uncached run over a prefix alone is right, and the cached path is held to tha
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"mix": ("uniform", "alternating", "shared_kv")}
 

@@ -4,7 +4,7 @@ import torch
 
 from kvfuzz.case.schedule import Crop, Padded
 from kvfuzz.subjects.zoo.recurrence import State
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 ROLLED = steps(3, Crop(1), 1)

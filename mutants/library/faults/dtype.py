@@ -2,7 +2,7 @@
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant("store", site="0.cache", witness=steps(1))

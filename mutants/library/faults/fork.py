@@ -2,7 +2,7 @@
 
 from kvfuzz.case.schedule import Fork, Padded, Switch
 from kvfuzz.subjects.zoo import recurrence
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 BACK = (2, Fork(), 1, Switch(0), 1)

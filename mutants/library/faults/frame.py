@@ -5,7 +5,7 @@ import torch
 
 from kvfuzz.case.schedule import Padded
 from kvfuzz.subjects.zoo.places import NOWHERE
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 

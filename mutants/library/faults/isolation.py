@@ -4,7 +4,7 @@ The uncached path, which runs first, keeps something of the last batch of severa
 cached path uses it.
 """
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant(".uncached:logits", "logits", law="isolation", both=True, witness=steps(1, 1, rows=2))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating"), "layers": (2, 3)}
 """Every layer has keys and values of its own, in a list, and there is another layer."""

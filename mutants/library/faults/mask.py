@@ -4,7 +4,7 @@ import torch
 
 from kvfuzz.subjects.zoo import cached
 from kvfuzz.subjects.zoo.places import Places, distances
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant(

@@ -3,7 +3,7 @@
 import torch
 
 from kvfuzz.subjects.zoo.weights import Norm
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant("attention_norm", site="0.norm", witness=steps(1))

@@ -7,7 +7,7 @@ does.
 
 import torch
 
-from mutants.library.mutant import LATENT, mutant, steps
+from mutants.mutant import LATENT, mutant, steps
 
 NEEDS = {"mix": ("uniform", "alternating")}
 ONE_SLOT_EACH = {"cache": ("concatenated", "static", "paged", "prefix")}

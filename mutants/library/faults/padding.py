@@ -4,7 +4,7 @@ import torch
 
 from kvfuzz.case.schedule import Padded
 from kvfuzz.subjects.zoo.places import NOWHERE
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform", "alternating")}
 LEFT = Padded(3, "left", (1,))

@@ -7,7 +7,7 @@ import torch
 
 from kvfuzz.subjects.zoo import cached, maths
 from kvfuzz.subjects.zoo.places import Places, distances
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 ROPE: dict[str, Any] = {"positions": ("rope",)}
 PAIRS: dict[str, Any] = {"positions": ("rope",), "head_dim": (4, 8)}

@@ -1,7 +1,7 @@
 """Mutants that change nothing. One that is killed shows that the checker cries wolf."""
 
 from kvfuzz.subjects.zoo import operations
-from mutants.library.mutant import mutant
+from mutants.mutant import mutant
 
 
 @mutant("store", placebo=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 def _within(config, index):

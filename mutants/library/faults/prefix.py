@@ -2,7 +2,7 @@
 
 from kvfuzz.case.schedule import Reorder
 from kvfuzz.subjects.zoo.storage.prefix import Shared
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("prefix",), "mix": ("uniform", "alternating")}
 REPEATED = steps(1, Reorder((0, 0)), 1, rows=2, cache="prefix")

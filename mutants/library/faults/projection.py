@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"mix": ("uniform", "alternating")}
 GROUPED: dict[str, Any] = {"heads": (4,), "kv_heads": (2,)}

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from kvfuzz.case.schedule import Reorder
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {
     "cache": ("int8",),

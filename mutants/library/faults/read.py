@@ -4,7 +4,7 @@ import torch
 
 from kvfuzz.subjects.zoo.places import Places
 from kvfuzz.subjects.zoo.storage.paged import BLOCK
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("static", "paged", "prefix"), "mix": ("uniform", "alternating")}
 

@@ -5,7 +5,7 @@ import torch
 from kvfuzz.case.schedule import Padded
 from kvfuzz.subjects.zoo.recurrence import State, reset
 from kvfuzz.subjects.zoo.weights import KERNEL
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"mix": ("recurrent",), "cache": ("concatenated", "static", "ring")}
 CHUNKS = steps(1, 2, mix="recurrent")

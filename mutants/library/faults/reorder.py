@@ -3,7 +3,7 @@
 import torch
 
 from kvfuzz.case.schedule import Padded, Reorder
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform", "alternating")}
 SWAPPED = steps(1, Reorder((1, 0)), 1, rows=2)

@@ -2,7 +2,7 @@
 
 import torch
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 
 @mutant("store", law="repeatability", witness=steps(2, 1))

@@ -1,7 +1,7 @@
 """Wrong save or load: what comes back is not all that was there."""
 
 from kvfuzz.case.schedule import Padded, Restore
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 

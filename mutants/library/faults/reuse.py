@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvfuzz.case.schedule import New, Reset, Switch
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 AGAIN = steps(1, Reset(), 1)

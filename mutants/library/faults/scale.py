@@ -3,7 +3,7 @@
 Each has a size, and is injected at the smallest that the checker promises to catch.
 """
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 LIMIT = {"float64": 1e-12, "float32": 3e-5}
 

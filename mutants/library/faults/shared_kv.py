@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"mix": ("shared_kv",), "layers": (3,), "cache": ("concatenated", "static", "ring")}
 THREE: dict[str, Any] = {"mix": "shared_kv", "layers": 3}

@@ -2,7 +2,7 @@
 
 import torch
 
-from mutants.library.mutant import VACUITY, mutant, steps
+from mutants.mutant import VACUITY, mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 

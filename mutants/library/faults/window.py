@@ -9,7 +9,7 @@ from kvfuzz.case.schedule import Crop, Restore
 from kvfuzz.subjects.zoo.places import NOWHERE
 from kvfuzz.subjects.zoo.storage.ring import Arrivals
 from mutants.library.faults.mask import is_later
-from mutants.library.mutant import mutant, steps
+from mutants.mutant import mutant, steps
 
 NEEDS = {"window": (3, 5), "mix": ("uniform", "alternating")}
 RING = {"cache": ("ring",)}

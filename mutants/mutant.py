@@ -79,7 +79,7 @@ class Mutant:
         return f"{self.operator}.{self.name}"
 
     @property
-    def watches(self) -> bool:
+    def is_control(self) -> bool:
         """Whether it watches over a campaign, and is no part of the score."""
         return self.placebo or self.canary
 
@@ -100,13 +100,13 @@ class Mutant:
         """The lines that make the fault."""
         return inspect.getsource(self.fault)
 
-    def fitted(self, case: Case) -> Case:
+    def with_required_config(self, case: Case) -> Case:
         """`case` with the first setting that fits in place of each that does not: the same tokens,
         schedule and seed."""
-        config = self.fitting(case.config)
+        config = self.required_config(case.config)
         return replace(case, config={**case.config, **config}) if config else case
 
-    def fitting(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def required_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that it needs: those of `config` that fit, and the first fit for others."""
         return {
             name: config[name] if config.get(name, _NONE) in fit else fit[0]
@@ -117,7 +117,7 @@ class Mutant:
         """Whether the fault makes sense with these `settings`, which someone has fixed."""
         return all(settings.get(name, fit[0]) in fit for name, fit in self.needs.items())
 
-    def settled(self, factory: Factory, cases: Sequence[Case]) -> Mutant:  # noqa: ARG002
+    def resolve(self, factory: Factory, cases: Sequence[Case]) -> Mutant:  # noqa: ARG002
         """This fault as it fits the subjects of `factory` that `cases` are run on: as it is."""
         return self
 
