@@ -18,7 +18,7 @@ SPACE = Space(64, 12, ("float32", "float64"), choices={"window": (None, 3)}, fix
     [
         ({"tokens": ()}, "at least one row of at least one token"),
         ({"tokens": ((),)}, "at least one row of at least one token"),
-        ({"tokens": ((1, 2), (1,))}, r"have one length, got lengths \[1, 2\]"),
+        ({"tokens": ((1, 2), (1,))}, r"all rows of a case have one length, got lengths \[1, 2\]"),
         ({"schedule": (1, 2)}, r"schedule \[1, 2\] should be .* sum to the 2 tokens"),
         ({"schedule": (2, 0)}, "should be positive chunk sizes"),
         ({"schedule": ()}, "should be positive chunk sizes"),

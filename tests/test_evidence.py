@@ -232,7 +232,7 @@ def test_the_cache_is_what_it_was_after_it_was_corrupted():
     assert check(subject, CASE, trace=False).status == "agreed"
     assert bool(subject.kept.any())
     expected = Holds()
-    run_cached(expected, CASE.beginning(3))
+    run_cached(expected, CASE.up_to_call(3))
     assert torch.equal(subject.kept, expected.kept)
     assert not torch.equal(subject.before, expected.before)
 

@@ -87,7 +87,7 @@ def test_a_schedule_reads_as_a_story():
         ((Padded(2, "left", (0,)),), ("mask",), "a number of pads for 2 rows"),
         ((Padded(2, "left", (0, 2)),), ("mask",), "0 to 1 pads in each row"),
         ((Padded(2, "top", (0, 1)),), ("mask",), "left or right as its side"),
-        ((Padded(2, "left", (0, 1)),), (), "a case with padding gives every call a mask"),
+        ((Padded(2, "left", (0, 1)),), (), "padding needs a mask in every call"),
         ((2,), ("tokens",), "given should name mask and positions, got"),
         ((3,), (), r"schedule \[3\] should be positive chunk sizes that sum to the 2 tokens"),
     ],

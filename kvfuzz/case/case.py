@@ -1,4 +1,4 @@
-"""A case: one experiment, as plain data that any worker and any machine can repeat."""
+"""A case: one experiment, as plain data that any worker on any machine can repeat."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from kvfuzz.errors import InvalidCase
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 GIVEN = ("mask", "positions")
-"""The optional arguments of `cached` that a case may give to every call."""
+"""The optional arguments of `cached` that a case may pass in every call."""
 
 Slots = tuple[tuple[int | None, ...], ...]
-"""What the slots of a cache hold, for each of its rows: tokens, and None for padding."""
+"""The contents of a cache, [rows][slots]: a token, or None for padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a case. It acts on cache number `cache`, whose slots held `before` and then hold
-    `after`. One that feeds (`operation` None or Padded) takes the columns `start` to `stop` of the
-    token table; for any other operation these are equal. A fork copies cache number `source`.
+    """One step of a case.
+
+    It changes the slots of cache number `cache` from `before` to `after`. A step that feeds
+    (`operation` is None or Padded) takes the columns `start` to `stop` of the token table; for any
+    other operation `start` equals `stop`. A fork copies cache number `source`.
     """
 
     index: int
@@ -51,7 +53,7 @@ class Step:
     @property
     def kind(self) -> str:
         """`prefill` for a call on an empty cache, `decode` for one token, `extend` for a later
-        chunk, else the word of the operation (`select` and `repeat` for those of rows)."""
+        chunk; else the word of the operation (for Reorder: `reorder`, `select` or `repeat`)."""
         if isinstance(self.operation, Reorder):
             return self.operation.kind(len(self.before))
         if not self.feeds:
@@ -63,27 +65,28 @@ class Step:
 
     @property
     def feeds(self) -> bool:
+        """Whether the step calls `cached` with tokens."""
         return self.operation is None or isinstance(self.operation, Padded)
 
     @property
     def batch(self) -> int:
-        """The number of rows of the cache, when the step is done."""
+        """The number of rows of the cache after the step."""
         return len(self.after)
 
     @property
     def size(self) -> int:
+        """The number of columns that the step feeds."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Token rows, and the steps by which they reach the caches of one built model.
+    """Rows of tokens, and the schedule by which they enter the caches of one model.
 
     `tokens` is a table [rows][columns]. Each feeding entry of `schedule` takes the next columns:
-    row i of the current cache is fed from row i of the table (rows that the cache does not have
-    stay unused). `given` names the optional arguments that every call gets; `seed`, `dtype` and
-    `config` (JSON values) are what the subject is built with. Raises InvalidCase for what makes no
-    sense.
+    row i of the current cache is fed from row i of the table (rows that the cache does not have are
+    unused). Every call gets the optional arguments named in `given`. The subject is built from
+    `seed`, `dtype` and `config` (JSON values). Raises InvalidCase, which names the wrong value.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -98,7 +101,7 @@ class Case:
             raise InvalidCase("a case needs at least one row of at least one token, got none")
         lengths = sorted({len(row) for row in self.tokens})
         if len(lengths) > 1:
-            raise InvalidCase(f"the rows of a case have one length, got lengths {lengths}")
+            raise InvalidCase(f"all rows of a case have one length, got lengths {lengths}")
         odd = next((value for value in chain(*self.tokens) if type(value) is not int), None)
         if odd is not None:
             raise InvalidCase(f"tokens should hold integers, got {odd!r}")
@@ -118,16 +121,16 @@ class Case:
             raise InvalidCase(f"given should name {' and '.join(GIVEN)}, got {list(self.given)}")
         if not self.is_plain:
             for _ in self.steps():
-                pass  # each entry is checked against what the caches hold by then
+                pass  # following the caches checks each entry
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is one cache of all rows, and tokens are all that happens to it."""
+        """Whether all rows share one cache, and the schedule only feeds it."""
         return all(type(entry) is int for entry in self.schedule)
 
     @property
     def is_simple(self) -> bool:
-        """Whether it needs nothing of a subject but the protocol's three methods."""
+        """Whether the three methods of the protocol are enough to run it."""
         return self.is_plain and not self.given
 
     @property
@@ -140,25 +143,24 @@ class Case:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether a step feeds a cache that holds something already."""
+        """Whether a step feeds a cache that is not empty."""
         if self.is_plain:
             return len(self.schedule) > 1
         return any(step.feeds and step.before[0] for step in self.steps())
 
-    def beginning(self, feeds: int) -> Case:
-        """This case up to its step number `feeds` (from 1) that feeds, or whole."""
-        stops = [step for step in self.steps() if step.feeds][:feeds]
-        last = stops[-1]
+    def up_to_call(self, number: int) -> Case:
+        """Returns this case up to its call number `number` (from 1); whole if it has no more."""
+        last = [step for step in self.steps() if step.feeds][:number][-1]
         return replace(
             self, tokens=self.prefix(last.stop), schedule=self.schedule[: last.index + 1]
         )
 
     def prefix(self, stop: int) -> tuple[tuple[int, ...], ...]:
-        """The first `stop` tokens of every row."""
+        """Returns the first `stop` tokens of every row."""
         return tuple(row[:stop] for row in self.tokens)
 
     def steps(self) -> Iterator[Step]:
-        """The steps, in order. Raises InvalidCase at an entry that makes no sense there."""
+        """Yields the steps in order. Raises InvalidCase at an entry that cannot come there."""
         return _steps(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +175,7 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Any) -> Case:
-        """The case that `to_json` wrote. Raises InvalidCase naming the field that is wrong."""
+        """Reads what `to_json` wrote. Raises InvalidCase, which names the wrong field."""
         if not isinstance(data, dict):
             raise InvalidCase(f"a case is a JSON object, got {type(data).__name__}")
         missing = sorted({"tokens", "schedule", "seed", "dtype"} - set(data))
@@ -198,14 +200,14 @@ class Case:
 
 
 def _size(entry: Entry) -> int | None:
-    """How many columns `entry` takes; None for an operation that feeds nothing."""
+    """Returns how many columns `entry` takes; None for an operation that feeds nothing."""
     if isinstance(entry, Padded):
         return entry.size
     return entry if type(entry) is int else None
 
 
 def _steps(case: Case) -> Iterator[Step]:
-    """Follow the caches of `case` from entry to entry."""
+    """Follows the caches of `case` from entry to entry."""
     first = case.schedule[0]
     caches: list[Slots] = [] if isinstance(first, New) else [((),) * case.batch]
     current, column = 0, 0
@@ -216,7 +218,7 @@ def _steps(case: Case) -> Iterator[Step]:
         match entry:
             case int() | Padded():
                 stop = column + (_size(entry) or 0)
-                after = _fed(before, case, column, stop, operation)
+                after = _feed(before, case, column, stop, operation)
             case New(rows):
                 _require(1 <= rows <= case.batch, entry, f"1 to {case.batch} rows")
                 after, stop = ((),) * rows, column
@@ -225,7 +227,7 @@ def _steps(case: Case) -> Iterator[Step]:
                 current, before = cache, caches[cache]
                 after, stop = before, column
             case _:
-                after, stop = _changed(before, entry, case), column
+                after, stop = _operate(before, entry, case), column
         if isinstance(entry, New | Fork):
             caches.append(after)
             current = len(caches) - 1
@@ -234,8 +236,8 @@ def _steps(case: Case) -> Iterator[Step]:
         column = stop
 
 
-def _fed(before: Slots, case: Case, start: int, stop: int, operation: Operation | None) -> Slots:
-    """The slots of the current cache once the columns `start` to `stop` are fed."""
+def _feed(before: Slots, case: Case, start: int, stop: int, operation: Operation | None) -> Slots:
+    """Returns the slots of the current cache after it was fed the columns `start` to `stop`."""
     new: list[tuple[int | None, ...]] = [row[start:stop] for row in case.tokens[: len(before)]]
     if isinstance(operation, Padded):
         size, side, pads = operation.size, operation.side, operation.pads
@@ -243,7 +245,7 @@ def _fed(before: Slots, case: Case, start: int, stop: int, operation: Operation 
         _require(len(pads) == len(before), operation, f"a number of pads for {len(before)} rows")
         _require(all(0 <= n < size for n in pads), operation, f"0 to {size - 1} pads in each row")
         if any(pads) and "mask" not in case.given:
-            raise InvalidCase("a case with padding gives every call a mask: 'given' lacks 'mask'")
+            raise InvalidCase("padding needs a mask in every call: add 'mask' to 'given'")
         nothing: tuple[None, ...] = (None,)
         new = [
             nothing * n + row[n:] if side == "left" else row[: size - n] + nothing * n
@@ -252,8 +254,8 @@ def _fed(before: Slots, case: Case, start: int, stop: int, operation: Operation 
     return tuple(old + row for old, row in zip(before, new, strict=True))
 
 
-def _changed(before: Slots, entry: Entry, case: Case) -> Slots:
-    """The slots of the current cache after an operation that feeds nothing."""
+def _operate(before: Slots, entry: Entry, case: Case) -> Slots:
+    """Returns the slots of the current cache after an operation that feeds nothing."""
     _require(bool(before and before[0]), entry, "a cache that holds something to act on")
     match entry:
         case Crop(count):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
-from kvfuzz.case.layout import Layout, layout, numbers_of, places_of, text_mask
+from kvfuzz.case.layout import Layout, layout, sequence_numbers, slot_positions, text_mask
 from kvfuzz.localize.location import Divergence, Line, SiteDifference, short_path
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.oracle.compare import Comparison, compare
@@ -189,8 +189,8 @@ class SlotPositions:
 def _slot_positions(step: Step, found: Layout, device: torch.device) -> SlotPositions:
     if found.plain:
         return SlotPositions(0)
-    numbers = torch.tensor(numbers_of(step, found), device=device)[:, None]
-    positions = [[position or 0 for position in row] for row in places_of(step)]
+    numbers = torch.tensor(sequence_numbers(step, found), device=device)[:, None]
+    positions = [[position or 0 for position in row] for row in slot_positions(step)]
     text = torch.tensor(text_mask(step.after), device=device)
     return SlotPositions(0, numbers, torch.tensor(positions, device=device), text)
 

@@ -35,7 +35,7 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     Told from the operations themselves, without a tolerance. A cast counts if it changed a value.
     The dtype that the subject declares for its cache is exempt, and so is what is no coarser.
     """
-    first = case.beginning(MOST_STEPS)
+    first = case.up_to_call(MOST_STEPS)
     try:
         uncached = rounded_to(lambda: run_uncached(subject, layout(first).sequences))
         cached = rounded_to(lambda: run_cached(subject, first))
@@ -60,7 +60,7 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     that is not noticed (a cache may hold no numbers, or unused ones), the cache is corrupted
     through what was fed before. False for a case that reads no cache.
     """
-    first = case.beginning(MOST_STEPS)
+    first = case.up_to_call(MOST_STEPS)
     calls = [step for step in first.steps() if step.feeds]
     readers = [number for number, step in enumerate(calls) if step.before[0]]
     if not readers:

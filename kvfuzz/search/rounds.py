@@ -181,7 +181,7 @@ def run_round(
         if tally.failure is None and tally.cases and plan.overdue:
             return None
         # Which dtypes a path computes in depends on its code and not on the tokens.
-        kinds = [step.kind for step in case.beginning(MOST_STEPS).steps()]
+        kinds = [step.kind for step in case.up_to_call(MOST_STEPS).steps()]
         code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
         law = _law_of(plan, tally)
         try:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
-from kvfuzz.case.layout import layout, positions, text_mask
+from kvfuzz.case.layout import fed_positions, layout, text_mask
 from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.protocol import Subject, device_of
@@ -121,7 +121,7 @@ def _given(case: Case, step: Step, device: torch.device) -> dict[str, Tensor]:
     if "mask" in case.given:
         given["mask"] = torch.tensor(text_mask(step.after), device=device)
     if "positions" in case.given:
-        given["positions"] = torch.tensor(positions(step), device=device)
+        given["positions"] = torch.tensor(fed_positions(step), device=device)
     return given
 
 

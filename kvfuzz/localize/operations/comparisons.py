@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvfuzz.case.case import Step
-from kvfuzz.case.layout import text
+from kvfuzz.case.layout import real_tokens
 from kvfuzz.localize.operations.align import is_ambiguous
 from kvfuzz.localize.operations.compare_states import (
     ComparedEvent,
@@ -171,7 +171,7 @@ def _call(events: Sequence[Event], step: Step) -> _Call:
         if not event.places or not fresh.isdisjoint(event.inputs):
             fresh.add(event.index)
     logits = find_logits(events)
-    start = len(text(step.before[0])) if step.before else 0
+    start = len(real_tokens(step.before[0])) if step.before else 0
     return _Call(group_events(events), start, logits.index if logits else -1, frozenset(fresh))
 
 

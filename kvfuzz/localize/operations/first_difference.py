@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kvfuzz.case.layout import places_of
+from kvfuzz.case.layout import slot_positions
 from kvfuzz.localize.location import Divergence, Line, SiteDifference
 from kvfuzz.localize.operations.blame import (
     find_culprit,
@@ -156,7 +156,7 @@ def _sites(traced: TracedCase, step: int) -> Sites:
 def _first_new_position(traced: TracedCase, step: int, row: int) -> int:
     """Returns the first new position of `row` in `step`, for a state without positions."""
     found = next(one for one in traced.steps if one.index == step)
-    positions = places_of(found)[max(row, 0)]
+    positions = slot_positions(found)[max(row, 0)]
     new = [
         position for position in positions[len(positions) - found.size :] if position is not None
     ]

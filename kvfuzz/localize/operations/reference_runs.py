@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
-from kvfuzz.case.layout import places_of, text
+from kvfuzz.case.layout import real_tokens, slot_positions
 from kvfuzz.localize.operations.align import AxisSizes, axis_sizes
 from kvfuzz.localize.operations.compare_states import allowed_difference, noise_between
 from kvfuzz.localize.operations.difference import MULTIPLE, is_close
@@ -170,7 +170,9 @@ class ReferenceRuns:
         self._subject, self._case, self._watched = subject, case, watched
         self._operations = operations
         self._steps = {step.index: step for step in steps if step.feeds}
-        self._texts = {n: tuple(text(row) for row in step.after) for n, step in self._steps.items()}
+        self._texts = {
+            n: tuple(real_tokens(row) for row in step.after) for n, step in self._steps.items()
+        }
         self._known: dict[tuple[_TokenRows, bool], ReferenceRun] = {}
         self._uncached_logits: dict[_TokenRows, Tensor] = {}
         self._valid_for_prefixes: _TokenRows | None = None
@@ -278,7 +280,7 @@ class ReferenceRuns:
     def _sizes_of(self, step: int, length: int) -> AxisSizes:
         if (step, length) not in self._sizes:
             one = self._steps[step]
-            self._sizes[step, length] = axis_sizes(places_of(one), one.size, length)
+            self._sizes[step, length] = axis_sizes(slot_positions(one), one.size, length)
         return self._sizes[step, length]
 
     def _uncached(self, rows: _TokenRows) -> Tensor:
