@@ -1,5 +1,5 @@
-"""Where a case goes wrong, as one HTML page that needs nothing else: no network, no other file, no
-JavaScript. And the environment that every HTML page is made in."""
+"""Writes a location as one self-contained HTML page: no network, no other file, no JavaScript.
+Also makes the template environment that every HTML page uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvfuzz.subjects.trace import Site
 SUSPECTS = {
     "cached": "the cached path",
     "uncached": "the uncached path",
-    "unknown": "either path: nothing tells which",
+    "unknown": "either path: it is not known which",
 }
 
 Fact = tuple[str, str]
@@ -27,8 +27,8 @@ Fact = tuple[str, str]
 
 
 def environment(*packages: str) -> Environment:
-    """What templates are made in: those of `packages`, which may use the parts, the styles and the
-    script that all pages share. Every value is escaped, and a name that is unknown raises."""
+    """Returns the environment for the templates of `packages`, which may use the parts, the styles
+    and the script that all pages share. Every value is escaped, and an unknown name raises."""
     folders = [PackageLoader(package, "") for package in (*packages, "kvfuzz.report")]
     made = Environment(
         loader=ChoiceLoader(folders),
@@ -50,8 +50,8 @@ def environment(*packages: str) -> Environment:
 
 
 def location_page(location: Location, case: Case, subject: str, replay: str | None) -> str:
-    """`location`, of `case` on `subject`, as one HTML document; `replay` is the command that shows
-    it again. The same location gives the same page."""
+    """Returns `location`, of `case` on `subject`, as one HTML document. `replay` is the command
+    that runs the case again. The same location gives the same page."""
     templates = environment()
     templates.filters["prose"] = lambda site: Site.parse(site).prose
     return templates.get_template("location.html.j2").render(
@@ -69,7 +69,7 @@ def location_page(location: Location, case: Case, subject: str, replay: str | No
 
 
 def headline(location: Location) -> str:
-    """What was found, in one sentence."""
+    """Returns in one sentence what was found."""
     if location.first is not None:
         return f"The paths first differ at the {location.first.site.prose}."
     if location.latent:
@@ -81,7 +81,7 @@ def headline(location: Location) -> str:
 
 
 def place(first: Divergence, case: Case) -> str:
-    """The step, the row, the position and the channel, as far as there are any."""
+    """Returns the step, and the row, the position and the channel where there are any."""
     kinds = {step.index: f" ({step.kind})" for step in case.steps()}
     words = [f"step {first.step + 1} of {len(case.schedule)}{kinds.get(first.step, '')}"]
     if first.row >= 0:
@@ -94,7 +94,7 @@ def place(first: Divergence, case: Case) -> str:
 
 
 def facts(first: Divergence) -> list[Fact]:
-    """What is known about the first state that differs, without where it is."""
+    """Returns what else is known about the first state that differs."""
     known = [
         ("operation", first.operation),
         ("module", first.module),
@@ -106,7 +106,7 @@ def facts(first: Divergence) -> list[Fact]:
 
 
 def _difference(first: Divergence) -> str | None:
-    """How far it is off; None where there is nothing to compare."""
+    """Returns how far it is off; None where there is nothing to compare."""
     if first.missing:
         return None
     if not math.isfinite(first.difference):

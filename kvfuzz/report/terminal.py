@@ -1,4 +1,4 @@
-"""The map of differences in a terminal, which can also be read without colour in a log file."""
+"""Draws the map of differences in a terminal; it reads the same without colour, in a log file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rich.text import Text
 
 from kvfuzz.case.case import Case
 from kvfuzz.report.map import (
-    Cell,
     CellLike,
     DifferenceTable,
-    First,
-    Limits,
+    FirstDivergence,
+    MapCell,
+    MapSize,
     difference_table,
     level_labels,
 )
 
 ROWS = 40
-"""More rows than this are joined: a map is to be seen at one glance."""
+"""A map has at most this many rows; more are joined, so that it can be seen at a glance."""
 
 NARROWEST = 8
-"""A map keeps so many columns, whatever the width of the terminal."""
+"""A map has at least this many columns, whatever the width of the terminal."""
 
 AGREES, MISSING, FIRST = ".", "!", "X"
 
@@ -36,15 +36,15 @@ STYLES = (
     "white on #8e44ad",
     "white on #5e3bb8",
 )
-"""One for each level of the map, to be seen on light and on dark. Terminals of fewer colours take
-the nearest that they have."""
+"""One for each level of the map, visible on light and on dark backgrounds. Terminals of fewer
+colours take the nearest that they have."""
 
 FIRST_STYLE = "bold white on blue"
 
 
-def terminal_map(cells: Sequence[CellLike], case: Case, first: First) -> RenderableType:
-    """The map of the measured `cells` of `case`, as wide as the terminal allows; `first` is the
-    first divergence as it was located, None to take the first on the map.
+def terminal_map(cells: Sequence[CellLike], case: Case, first: FirstDivergence) -> RenderableType:
+    """Returns the map of the measured `cells` of `case`, as wide as the terminal allows. `first` is
+    the located first divergence; with None the first place that differs is marked.
 
     A place is one character: a dot where the paths agree, a digit for how far they differ, `!`
     where one lacks the position or is not finite, and X at the first divergence.
@@ -54,51 +54,54 @@ def terminal_map(cells: Sequence[CellLike], case: Case, first: First) -> Rendera
 
 @dataclass(frozen=True)
 class TerminalMap:
-    """Draws itself once it knows the width."""
+    """A map that draws itself once rich tells it the width."""
 
     cells: tuple[CellLike, ...]
     case: Case
-    first: First
+    first: FirstDivergence
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self._table(options.max_width)
         if table is None:
             yield Text("no map of differences: the subject does not report its states")
             return
-        named = _names(table)
-        room = 2 if named + 2 * table.width <= options.max_width else 1
-        yield _drawn(table, named, room)
+        headings = _headings_width(table)
+        room = 2 if headings + 2 * table.width <= options.max_width else 1
+        yield _draw(table, headings, room)
         yield Text(" ".join([table.summary, *table.notes]))
         yield _key()
 
     def _table(self, width: int) -> DifferenceTable | None:
-        """The map for a terminal of `width` characters. The headings of its rows depend on which
-        rows there are, which the width does not change."""
-        table = difference_table(self.cells, self.case, self.first, Limits(ROWS, NARROWEST))
+        """Returns the map for a terminal of `width` characters. A first map of the narrowest width
+        gives the width of the row headings, which does not depend on that of the terminal."""
+        table = difference_table(self.cells, self.case, self.first, MapSize(ROWS, NARROWEST))
         if table is None:
             return None
-        columns = max(NARROWEST, width - _names(table))
-        return difference_table(self.cells, self.case, self.first, Limits(ROWS, columns))
+        columns = max(NARROWEST, width - _headings_width(table))
+        return difference_table(self.cells, self.case, self.first, MapSize(ROWS, columns))
 
 
-def _names(table: DifferenceTable) -> int:
-    """The width of the headings of the rows, with the space after."""
+def _headings_width(table: DifferenceTable) -> int:
+    """Returns the width of the headings of the rows, with the space after."""
     return max(len("position"), *(len(row.short) for row in table.rows)) + 1
 
 
-def _drawn(table: DifferenceTable, named: int, room: int) -> RenderableType:
-    """All lines: the headings, then one for each row; columns are `room` characters wide."""
+def _draw(table: DifferenceTable, headings: int, room: int) -> RenderableType:
+    """Returns all lines: the headings, then one for each row; columns are `room` characters
+    wide."""
     bar = "|" if table.gaps else ""
     widths = [len(head.columns) * room + len(bar) for head in table.heads]
     positions = bar.join(
-        _placed(labels, [room] * len(labels)).ljust(len(labels) * room)
+        _place_labels(labels, [room] * len(labels)).ljust(len(labels) * room)
         for labels in table.position_labels(room)
     )
-    lines = [Text(f"{'step':{named}}{_placed(table.step_labels(room), widths)}", style="dim")]
+    lines = [
+        Text(f"{'step':{headings}}{_place_labels(table.step_labels(room), widths)}", style="dim")
+    ]
     if positions.strip(" |"):
-        lines.append(Text(f"{'position':{named}}{positions}", style="dim"))
+        lines.append(Text(f"{'position':{headings}}{positions}", style="dim"))
     for row in table.rows:
-        line = Text(f"{row.short:{named}}")
+        line = Text(f"{row.short:{headings}}")
         for index, cell in enumerate(row.cells):
             line.append(bar if cell.begins and index else "", style="dim")
             line.append(*_block(cell, room))
@@ -109,8 +112,8 @@ def _drawn(table: DifferenceTable, named: int, room: int) -> RenderableType:
     return Group(*lines)
 
 
-def _placed(labels: Sequence[str], widths: Sequence[int]) -> str:
-    """`labels` in one line, each where its column of so many characters begins."""
+def _place_labels(labels: Sequence[str], widths: Sequence[int]) -> str:
+    """Returns `labels` in one line, each where its column of that width begins."""
     line, start = "", 0
     for label, width in zip(labels, widths, strict=True):
         line = line.ljust(start) + label if label else line
@@ -118,8 +121,8 @@ def _placed(labels: Sequence[str], widths: Sequence[int]) -> str:
     return line
 
 
-def _block(cell: Cell, room: int) -> tuple[str, str]:
-    """The characters of `cell`, and their style."""
+def _block(cell: MapCell, room: int) -> tuple[str, str]:
+    """Returns the characters of `cell` and their style."""
     if not cell.held:
         return " " * room * cell.span, ""
     if cell.first:
@@ -130,7 +133,7 @@ def _block(cell: Cell, room: int) -> tuple[str, str]:
 
 
 def _key() -> RenderableType:
-    """What the characters mean."""
+    """Returns the key of the map."""
     levels = Text("times the allowed:")
     for index, bound in enumerate(level_labels()):
         levels.append("  ").append(str(index + 1), style=STYLES[index])

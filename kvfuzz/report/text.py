@@ -1,4 +1,4 @@
-"""Verdicts as text for the terminal."""
+"""Writes verdicts, hunts, locations and replays as text for the terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def divergence_text(
     explanation: Explanation | None = None,
     replay: str | None = None,
 ) -> str:
-    """What was seen, what was expected, where, by how much, what to look at first, and how to
-    see it again."""
+    """Returns the report of a divergence: both logits, where, by how much, what to look at first,
+    and the command that replays it."""
     lines = _headlines(case, verdict)
     if verdict.impact is not None:
         lines.append(f"  impact: {impact_text(verdict.impact)}")
@@ -62,7 +62,7 @@ def divergence_text(
 
 
 def hunt_text(hunt: Hunt) -> str:
-    """The outcome of a hunt, in full if it diverged."""
+    """Returns the outcome of a hunt, with the full report of a divergence."""
     if hunt.failure is not None:
         case, verdict = hunt.failure.case, hunt.failure.verdict
         text = divergence_text(
@@ -76,7 +76,7 @@ def hunt_text(hunt: Hunt) -> str:
 
 
 def impact_text(impact: Impact) -> str:
-    """What a divergence does to predictions."""
+    """Says what a divergence does to predictions."""
     if not impact.positions:
         return "no position is finite in both paths"
     text = f"the likeliest token changes at {impact.argmax_flips} of {impact.positions} positions"
@@ -88,7 +88,8 @@ def impact_text(impact: Impact) -> str:
 
 
 def replay_command(path: Path | None, subject: str) -> str | None:
-    """How to run the counterexample at `path` again; None if it was not written."""
+    """Returns the command that runs the counterexample at `path` again; None if it was not
+    written."""
     if path is None:
         return None
     named = "" if not subject.startswith("<") else " --subject package.module:attribute"
@@ -115,7 +116,7 @@ def _counts(hunt: Hunt) -> str:
     if "constant" in hunt.bases:
         lines.append(
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
-            "no weights, or does not run in float64): right for weights of ordinary scale alone"
+            "no weights, or does not run in float64); valid only for weights of ordinary scale"
         )
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
@@ -127,13 +128,13 @@ def _counts(hunt: Hunt) -> str:
 
 
 def _exercised(hunt: Hunt) -> list[str]:
-    """What the cases that agreed had among them, and what none had."""
+    """Returns which features the cases that agreed had, and which none had."""
     if hunt.failure is not None or not hunt.exercised:
         return []
-    held = ", ".join(
+    features = ", ".join(
         f"{word} {hunt.exercised[word]}" for word in EXERCISES if word in hunt.exercised
     )
-    lines = [f"  exercised: {held}"]
+    lines = [f"  exercised: {features}"]
     by_reason: dict[str, list[str]] = {}
     for word, reason in hunt.not_exercised().items():
         by_reason.setdefault(reason, []).append(word)
@@ -180,8 +181,8 @@ def _error_lines(case: Case, verdict: Verdict) -> list[str]:
 
 
 def _location_lines(case: Case, location: Location, first: Divergence) -> list[str]:
-    """The first state that differs, its line, and what is said about it."""
-    lines = [f"  first divergence: {_place(case, first)}{_sides(first)}"]
+    """Returns the first state that differs, its line, its cause and the evidence."""
+    lines = [f"  first divergence: {_place(case, first)}{_amount(first)}"]
     if first.source is not None:
         lines.append(f"    {first.source}: {first.source.text}")
     if first.source is not None and first.module:
@@ -196,27 +197,27 @@ def _location_lines(case: Case, location: Location, first: Divergence) -> list[s
     return lines
 
 
-def _sides(first: Divergence) -> str:
+def _amount(first: Divergence) -> str:
     if first.missing:
         return ""
     return f", by {first.difference:.3g} where {first.allowed:.2g} is allowed"
 
 
 def location_text(location: Location, case: Case, path: Path) -> str:
-    """Where a counterexample goes wrong, or which states differ though its logits agree."""
+    """Says where a counterexample goes wrong, or which states differ although its logits agree."""
     if location.first is not None:
         lines = [f"LOCATED {path}", *_location_lines(case, location, location.first)]
         if location.suspect != "unknown":
             lines.append(f"  suspect: the {location.suspect} path")
     elif location.latent:
-        lines = [f"LATENT {path}: the logits agree, and states inside do not"]
+        lines = [f"LATENT {path}: the logits agree, but states inside the model differ"]
         lines += _latent_lines(location)
     elif location.notes:
         lines = [f"NOT LOCATED {path}", *(f"  note: {note}" for note in location.notes)]
     else:
         lines = [f"AGREED {path}: no state differs"]
     if location.cost is not None:
-        lines.append(f"  cost: {location.cost:.1f} times the two plain runs")
+        lines.append(f"  cost: {location.cost:.1f} times the two plain runs of the case")
     return "\n".join(lines)
 
 
@@ -265,7 +266,7 @@ def _times(ratio: float) -> str:
 
 
 def calibration_text(calibration: Calibration, path: Path) -> str:
-    """What the clean cases of a subject came to, dtype by dtype."""
+    """Returns the largest difference of the clean cases of a subject, for each dtype."""
     place = ", ".join(f"{name} {calibration.environment.get(name)}" for name in DEPENDS_ON)
     lines = [f"CALIBRATED {calibration.subject} ({place})"]
     for lane in calibration.lanes:
@@ -279,20 +280,22 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
 
 
 def collected_text(collected: Sequence[Collected]) -> str:
-    """A table of the counterexamples, one line each."""
+    """Returns a table of the counterexamples, one line each."""
     lines = ["files  program"]
     for one in collected:
         case = one.found.case
         given = f", given {' and '.join(case.given)}" if case.given else ""
         where = f", first at {one.site}" if one.site else ""
         rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
-        told = f"{schedule_text(case.schedule)}, {rows}{given}: {one.law}{where}"
-        lines.append(f"{len(one.files):5}  {one.found.subject}: {told}: {one.path}")
+        program = f"{schedule_text(case.schedule)}, {rows}{given}"
+        lines.append(
+            f"{len(one.files):5}  {one.found.subject}: {program}: {one.law}{where}: {one.path}"
+        )
     return "\n".join(lines)
 
 
 def replay_text(item: Replayed) -> str:
-    """What became of one counterexample."""
+    """Returns the result of replaying one counterexample."""
     assert item.found is not None
     assert item.verdict is not None
     verdict = item.verdict

@@ -1,4 +1,4 @@
-"""A case, and numbers, in the words of the HTML pages."""
+"""Puts cases and numbers into the words of the HTML pages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvfuzz.case.schedule import entry_text
 
 
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:
-    """The tokens of each row of `case`, cut into the steps that feed."""
+    """Returns the tokens of each row of `case`, cut into the steps that feed them."""
     fed = [step for step in case.steps() if step.feeds]
     return [[row[step.start : step.stop] for step in fed] for row in case.tokens]
 
 
 def steps_in_words(case: Case) -> str:
-    """The steps of `case`, equal neighbours as one: `prefill 3, 4 x decode 1`."""
+    """Returns the steps of `case`, equal neighbours as one: `prefill 3, 4 x decode 1`."""
     words = []
     for text, run in groupby(map(step_in_words, case.steps())):
         count = len(list(run))
@@ -27,12 +27,12 @@ def steps_in_words(case: Case) -> str:
 
 
 def step_in_words(step: Step) -> str:
-    """What `step` does: `decode 1`, `crop 2`."""
+    """Returns what `step` does: `decode 1`, `crop 2`."""
     return f"{step.kind} {step.size}" if step.operation is None else entry_text(step.operation)
 
 
 def settings(case: Case) -> str:
-    """What the model of `case` was built with, in one line."""
+    """Returns the config of the model of `case` in one line."""
     return ", ".join(
         f"{name} {value if isinstance(value, str) else json.dumps(value)}"
         for name, value in case.config.items()
@@ -40,7 +40,7 @@ def settings(case: Case) -> str:
 
 
 def number(value: Any) -> str:
-    """A measured number, with a true minus sign."""
+    """Returns a measured number, with a true minus sign."""
     if value is None:
         return "none"
     return "∞" if value == math.inf else f"{value:.6g}".replace("-", "\N{MINUS SIGN}")

@@ -16,7 +16,7 @@ from kvfuzz.localize.location import Divergence, SiteDifference
 from kvfuzz.report.map import (
     LEVELS,
     PAGE,
-    Limits,
+    MapSize,
     difference_table,
     level,
     short,
@@ -189,7 +189,7 @@ def test_a_place_without_a_position_is_drawn():
 
 
 @pytest.mark.parametrize("case", [LARGE, TOKENWISE], ids=["prefill", "token by token"])
-@pytest.mark.parametrize("limits", [PAGE, Limits(40, 58), Limits(20, 8), Limits(12, 1)])
+@pytest.mark.parametrize("limits", [PAGE, MapSize(40, 58), MapSize(20, 8), MapSize(12, 1)])
 def test_a_large_map_is_kept_within_its_limits(case, limits):
     """60 layers, and 100 positions or 50 steps: rows and columns fit, each row is whole, and it
     says that places were joined."""
@@ -212,7 +212,7 @@ def test_joined_cells_show_the_largest_of_their_places():
     rng = random.Random(1)
     cells = [replace(c, excess=10 ** rng.uniform(-2, 14)) for c in agreeing(LARGE, 30)]
     by_excess = {cell.excess: cell for cell in cells}
-    table = difference_table(cells, LARGE, at(0, "4.kv", 8), Limits(20, 30))
+    table = difference_table(cells, LARGE, at(0, "4.kv", 8), MapSize(20, 30))
     held = [cell for row in table.rows for cell in row.cells if cell.held]
     joined = [
         int(c.title.split("the most of ")[1].split()[0]) for c in held if "the most" in c.title
@@ -229,7 +229,7 @@ def test_one_fault_in_a_large_map_is_seen():
     cells = agreeing(LARGE, 60)
     for cell in random.Random(2).sample(cells, 5):
         place = (cell.step, cell.site, cell.position)
-        table = difference_table(differing(cells, place, 2e6), LARGE, None, Limits(40, 50))
+        table = difference_table(differing(cells, place, 2e6), LARGE, None, MapSize(40, 50))
         (found,) = coloured(table)
         prose = Site.parse(cell.site).prose
         assert found.first
@@ -265,7 +265,7 @@ def test_density_follows_the_columns():
 @pytest.mark.parametrize("case", [OPERATIONS, LARGE, TOKENWISE])
 def test_headings_do_not_overlap(room, case):
     """Each heading that is shown ends before the next one begins."""
-    table = difference_table(agreeing(case), case, None, Limits(80, 120))
+    table = difference_table(agreeing(case), case, None, MapSize(80, 120))
     gap = 1 if table.gaps else 0
     start, free = 0.0, 0.0
     steps = list(table.step_labels(room))
