@@ -1,7 +1,7 @@
-"""Tiny arguments for a library whose models take a dataclass, found by the names of its fields.
+"""Fills in the arguments of a tiny model, for libraries whose models take a dataclass.
 
-No model is named here. A field that says a size gets a small one; one that has no default and says
-no size is filled by its type, where that leaves nothing to guess.
+No model is named here. A field whose name is a size gets a small value. Another field without a
+default is filled by its type, unless that would be a guess.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LENGTHS = (
 )
 
 
-def filled(arguments: type[Any], settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What makes a tiny model of the dataclass `arguments`; `settings` win.
+def fill_fields(arguments: type[Any], settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the values that make a tiny model of the dataclass `arguments`; `settings` win.
 
     Raises UsageError for a setting that is no field, and for a field that has to be set.
     """
@@ -46,19 +46,19 @@ def filled(arguments: type[Any], settings: Mapping[str, Any], name: str) -> dict
     return found
 
 
-def first_of(thing: Any, words: tuple[str, ...]) -> int | None:
-    """The first of the attributes `words` of `thing` that is a positive integer."""
+def first_count(thing: Any, words: tuple[str, ...]) -> int | None:
+    """Returns the first of the attributes `words` of `thing` that is a positive integer."""
     values = (getattr(thing, word, None) for word in words)
     return next((v for v in values if isinstance(v, int) and v > 0), None)
 
 
 def width_of(arguments: Any) -> int | None:
-    """The size of the residual stream, if a field tells."""
-    return first_of(arguments, _WIDTHS)
+    """Returns the size of the residual stream, None if no field has it."""
+    return first_count(arguments, _WIDTHS)
 
 
 def _sizes(hidden: int | None, heads: int | None) -> dict[str, int]:
-    """What the fields that say a size are set to, for a residual stream `hidden` wide."""
+    """Returns the values of the fields for sizes, for a residual stream `hidden` wide."""
     hidden, heads = hidden or _HIDDEN, heads or _HEADS
     head_dim = max(1, hidden // heads)
     return dict(_each(
@@ -109,20 +109,20 @@ def _chosen(settings: Mapping[str, Any], words: tuple[str, ...]) -> int | None:
 
 
 def _type_of(field: Field[Any]) -> str:
-    """The type that a field is said to have, as written."""
+    """Returns the annotation of a field, as written."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
 def _is_integer(field: Field[Any]) -> bool:
-    """Whether a field takes an integer; one whose default is something else means another thing by
-    its name."""
+    """Whether a field takes an integer. If its default is something else, its name does not mean a
+    size."""
     if isinstance(field.default, bool | str | list | tuple):
         return False
     return "int" in _type_of(field) and "List" not in _type_of(field)
 
 
 def _by_type(field: Field[Any], name: str) -> Any:
-    """A value for a field without a default. Raises UsageError where it would be a guess."""
+    """Returns a value for a field without a default. Raises UsageError if it would be a guess."""
     kind = _type_of(field)
     if "Optional" in kind or "None" in kind:
         return None

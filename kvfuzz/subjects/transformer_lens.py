@@ -1,6 +1,6 @@
-"""Decoders of TransformerLens: tiny random HookedTransformers, by their kind of positions.
+"""Makes subjects of TransformerLens: tiny random HookedTransformers, by their kind of positions.
 
-Its cache keeps its sequence on axis 1, appends the mask of each call itself, and cannot be cropped.
+The cache has time on axis 1, appends the mask of each call itself, and cannot be cropped.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from torch import Tensor
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
-from kvfuzz.subjects.tiny_fields import LAYERS, WINDOW, filled
+from kvfuzz.subjects.tiny_fields import LAYERS, WINDOW, fill_fields
+from kvfuzz.subjects.transformers.weights import LEAST_GAIN, MOST_GAIN, VECTOR_SPREAD
 
 POSITIONS = ("standard", "rotary", "shortformer", "alibi")
 CACHES = ("HookedTransformerKeyValueCache", "TransformerLensKeyValueCache")
 
-# The settings that a strategy may draw, simplest first. `rehearsed` is ours: whether each call is
-# made on the frozen cache first.
+# The settings that a strategy may draw, simplest first. `rehearsed` is kvfuzz's own: whether each
+# call first runs on the frozen cache.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "n_key_value_heads": (None, 2),
     "use_local_attn": (False, True),
     "rehearsed": (False, True),
 }
-# As for the models of transformers: see kvfuzz.subjects.transformers.weights.
-_VECTOR_SPREAD, _LEAST_GAIN, _MOST_GAIN = 0.2, 0.7, 1.4
 
 
 def factory(rest: str, options: Options) -> Factory:
@@ -45,28 +44,28 @@ def factory(rest: str, options: Options) -> Factory:
     for a setting that the configuration does not have or refuses.
     """
     name = f"transformer_lens:{rest}"
-    library = _library()
+    library = _import_library()
     if rest not in POSITIONS:
         raise InvalidSubject(
             f"transformer_lens has no positions {rest!r}{did_you_mean(rest, POSITIONS)}: write "
             f"transformer_lens:POSITIONS with one of {', '.join(POSITIONS)}"
         )
 
-    # One module for all seeds: a fresh one takes longer than the case that it is for.
+    # One module for all seeds: building one takes longer than a case.
     @lru_cache(maxsize=16)
-    def module(dtype: str, settings: str) -> _Drawn:
-        return _built(library, rest, json.loads(settings), dtype, options.device, name)
+    def module(dtype: str, settings: str) -> _SeededModule:
+        return _build_module(library, rest, json.loads(settings), dtype, options.device, name)
 
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> TransformerLensSubject:
         settings = {**options.config, **config}
         rehearsed = bool(settings.pop("rehearsed", False))
-        drawn = module(dtype, json.dumps(settings, sort_keys=True))
-        return TransformerLensSubject(library, drawn, seed, rehearsed)
+        one = module(dtype, json.dumps(settings, sort_keys=True))
+        return TransformerLensSubject(library, one, seed, rehearsed)
 
     dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
     choices = {word: values for word, values in CHOICES.items() if word not in options.config}
     made = Factory(name, build, dtypes, choices, dict(options.config))
-    # Built once now, so that settings are refused at the door and not at the first case.
+    # Built once now, so that settings are refused here and not at the first case.
     for dtype in dtypes:
         build(0, dtype, made.first_config())
     return made
@@ -78,8 +77,8 @@ class TransformerLensSubject:
 
     positions_from_mask = True
 
-    def __init__(self, library: Any, drawn: _Drawn, seed: int, rehearsed: bool) -> None:
-        self._drawn = drawn
+    def __init__(self, library: Any, module: _SeededModule, seed: int, rehearsed: bool) -> None:
+        self._module = module
         self._seed = seed
         self._rehearsed = rehearsed
         self._caches = next(getattr(library, word) for word in CACHES if hasattr(library, word))
@@ -94,23 +93,25 @@ class TransformerLensSubject:
     @property
     def model(self) -> Any:
         """The torch module, holding the weights of this subject."""
-        return self._drawn.at(self._seed)
+        return self._module.with_seed(self._seed)
 
     def uncached(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, time, vocab] for all of `tokens` [batch, time], without a cache."""
+        """Returns logits [batch, time, vocab] for all of `tokens` [batch, time], without a
+        cache."""
         logits: Tensor = self.model(tokens)
         return logits
 
     def new_cache(self, batch: int) -> Any:
-        """An empty cache for `batch` rows."""
+        """Returns an empty cache for `batch` rows."""
         return self._caches.init_cache(self.model.cfg, self.device, batch)
 
     def cached(
         self, tokens: Tensor, cache: Any, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Logits [batch, time, vocab] for `tokens` alone, and the cache, which was changed.
+        """Returns logits [batch, time, vocab] for `tokens` alone, and the cache, changed in place.
 
-        Of `mask` [batch, slots + time] the library is told what it does not know yet.
+        The library gets the part of `mask` [batch, slots + time] that is about `tokens`; it keeps
+        the earlier part itself.
         """
         if mask is not None and self._counts_slots and _has_gap(mask):
             raise NotImplementedError("this model counts the padding between two tokens")
@@ -122,24 +123,25 @@ class TransformerLensSubject:
         return self.model(tokens, past_kv_cache=cache, **given), cache
 
     def copy(self, cache: Any) -> Any:
-        """An independent copy."""
+        """Returns an independent copy."""
         return copy.deepcopy(cache)
 
     def save(self, cache: Any) -> Any:
-        """The cache itself, which can be pickled."""
+        """Returns the cache itself, which can be pickled."""
         return cache
 
     def load(self, state: Any) -> Any:
-        """The cache that was saved."""
+        """Returns the cache that was saved."""
         return state
 
     def view(self, cache: Any) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values [batch, kv_heads, held, head_dim] of each layer, the newest last."""
+        """Returns the keys and values [batch, kv_heads, held, head_dim] of each layer, the newest
+        last."""
         return [(e.past_keys.transpose(1, 2), e.past_values.transpose(1, 2)) for e in cache.entries]
 
 
-class _Drawn:
-    """A module, and the seed whose weights it holds at the moment."""
+class _SeededModule:
+    """A module, and the seed whose weights it holds now."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module.requires_grad_(False).eval()
@@ -147,18 +149,18 @@ class _Drawn:
         self._seed: int | None = None
 
     @torch.no_grad()
-    def at(self, seed: int) -> torch.nn.Module:
-        """The module with the weights of `seed`, drawn on the CPU in float64."""
+    def with_seed(self, seed: int) -> torch.nn.Module:
+        """Returns the module with the weights of `seed`, drawn on the CPU in float64."""
         if seed == self._seed:
             return self._module
         generator = torch.Generator().manual_seed(seed)
         place = float(torch.rand((), generator=generator, dtype=torch.float64))
-        gain = _LEAST_GAIN + (_MOST_GAIN - _LEAST_GAIN) * place
+        gain = LEAST_GAIN + (MOST_GAIN - LEAST_GAIN) * place
         named = self._module.named_parameters()
         for (path, parameter), initial in zip(named, self._initial, strict=True):
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             fan = _fan_in(path, parameter)
-            value = noise * gain / math.sqrt(fan) if fan else initial.cpu() + _VECTOR_SPREAD * noise
+            value = noise * gain / math.sqrt(fan) if fan else initial.cpu() + VECTOR_SPREAD * noise
             parameter.copy_(value)
         self._seed = seed
         return self._module
@@ -171,10 +173,10 @@ def _has_gap(mask: Tensor) -> bool:
 
 
 def _fan_in(path: str, parameter: Tensor) -> int:
-    """The number of inputs that a matrix sums over; 0 for what is none.
+    """Returns the number of inputs that a matrix sums over; 0 for what is no matrix.
 
-    Matrices are called W_… and stand on the right, […, in, out]; heads are summed over too where
-    they come last. Those of an embedding are looked up.
+    A matrix is named W_... and has the axes [..., in, out]. W_O sums over heads too. The entries of
+    an embedding are looked up, not summed.
     """
     kind = path.rpartition(".")[2]
     if not kind.lstrip("_").startswith("W_"):
@@ -184,16 +186,16 @@ def _fan_in(path: str, parameter: Tensor) -> int:
     return math.prod(parameter.shape[:-1]) if kind == "W_O" else parameter.shape[-2]
 
 
-def _built(
+def _build_module(
     library: Any, positions: str, settings: Mapping[str, Any], dtype: str, device: str, name: str
-) -> _Drawn:
-    """The module with `settings`, after one pass that shows that it runs."""
+) -> _SeededModule:
+    """Builds the module with `settings`, and runs it once."""
     base: dict[str, Any] = {
         "positional_embedding_type": positions,
         "act_fn": "gelu",
         "num_experts": None,
         "window_size": WINDOW,
-        # The first layer sees a window of it, if a window is in use, and the second everything.
+        # If a window is in use, it is the first layer's; the second sees everything.
         "attn_types": (["local", "global"] * settings.get("n_layers", LAYERS))[
             : settings.get("n_layers", LAYERS)
         ],
@@ -201,13 +203,14 @@ def _built(
         "dtype": getattr(torch, dtype),
     }
     kind = library.HookedTransformerConfig
-    arguments = filled(kind, {**base, **settings}, name)
+    arguments = fill_fields(kind, {**base, **settings}, name)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             module = library.HookedTransformer(kind(**arguments))
-            # Where no mask is given it asks the tokenizer: this one knows no padding.
+            # Without a mask the library asks the tokenizer for padding: this one has none.
             module.tokenizer = SimpleNamespace(padding_side="right", pad_token_id=-1)
-            # The longest row, once: a table that grows on demand would round by what came before.
+            # The longest row, once: a table that grows on demand would make rounding depend on the
+            # calls before.
             module(torch.zeros(1, module.cfg.n_ctx, dtype=torch.int64, device=device))
     except KvfuzzError:
         raise
@@ -216,11 +219,11 @@ def _built(
             text = json.dumps(settings, sort_keys=True)
             raise UsageError(f"{name} cannot have {text}: {one_line(error)}") from error
         raise InvalidSubject(f"{name} cannot be built: {one_line(error)}") from error
-    return _Drawn(module)
+    return _SeededModule(module)
 
 
-def _library() -> Any:
-    """The transformer_lens module. Raises InvalidSubject if it is not installed."""
+def _import_library() -> Any:
+    """Imports transformer_lens. Raises InvalidSubject if it is not installed."""
     try:
         library = importlib.import_module("transformer_lens")
     except ModuleNotFoundError as error:
