@@ -10,7 +10,8 @@ from torch import Tensor
 from kvfuzz.subjects.zoo import recurrence
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.recurrence import State
-from kvfuzz.subjects.zoo.storage import KINDS, Storage
+from kvfuzz.subjects.zoo.storage import KINDS
+from kvfuzz.subjects.zoo.storage.base import Storage
 
 
 @dataclass(slots=True)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.storage.base import Pair, Storage, zeros
 
 BLOCK = 4
 """Slots in a block."""
 
 
 @dataclass(slots=True)
-class Paged:
+class Paged(Storage):
     """One pool [blocks, kv_heads, BLOCK, head_dim] per layer, with no heads in a layer that stores
     nothing. Block numbers are the same in all layers: `tables` has those of each row, `free` those
-    that no row holds. The whole last block is read: its free slots stand behind every query."""
+    that no row holds. The whole last block is read: its free slots come after every query's own."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -28,16 +29,14 @@ class Paged:
     @classmethod
     def empty(
         cls, config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
-    ) -> Paged:
-        def nothing() -> list[Tensor]:
-            heads = [config.kv_heads * config.stores(layer) for layer in range(config.layers)]
-            shapes = [(batch, count, BLOCK, config.head_dim) for count in heads]
-            return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-
-        return cls(nothing(), nothing(), [[] for _ in range(batch)], list(range(batch)))
+    ) -> Self:
+        heads = [config.kv_heads * config.stores(layer) for layer in range(config.layers)]
+        shapes = [(batch, count, BLOCK, config.head_dim) for count in heads]
+        keys, values = zeros(shapes, dtype, device), zeros(shapes, dtype, device)
+        return cls(keys, values, [[] for _ in range(batch)], list(range(batch)))
 
     @classmethod
-    def load(cls, _config: DecoderConfig, state: dict[str, Any]) -> Paged:
+    def load(cls, _config: DecoderConfig, state: dict[str, Any]) -> Self:
         return cls(**state)
 
     def make_room(self, start: int, count: int, _places: Tensor | None) -> None:
@@ -46,7 +45,7 @@ class Paged:
                 table.append(self.allocate())
 
     def allocate(self) -> int:
-        """A free block, from a pool twice the size if there is none."""
+        """Takes a free block; doubles the pool if there is none."""
         if not self.free:
             blocks = self.keys[0].shape[0]
             self.free = list(range(blocks, 2 * blocks))
@@ -60,22 +59,11 @@ class Paged:
         self.keys[layer][block, :, slots % BLOCK] = key.transpose(1, 2)
         self.values[layer][block, :, slots % BLOCK] = value.transpose(1, 2)
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int) -> Pair:
         blocks = self._blocks()
         # [batch, blocks, kv_heads, BLOCK, head_dim] -> [batch, kv_heads, slots, head_dim]
         keys = self.keys[layer][blocks].transpose(1, 2).flatten(2, 3)
         return keys, self.values[layer][blocks].transpose(1, 2).flatten(2, 3)
-
-    def entries(self, _layer: int, places: Tensor | None) -> Tensor | None:
-        return places
-
-    def in_order(
-        self, _layer: int, read: tuple[Tensor, Tensor], stop: int
-    ) -> tuple[Tensor, Tensor]:
-        return read[0][:, :, :stop], read[1][:, :, :stop]
-
-    def view(self, layer: int, length: int, _places: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.in_order(layer, self.read(layer), length)
 
     def crop(self, length: int, _places: Tensor | None) -> None:
         for table in self.tables:
@@ -91,8 +79,8 @@ class Paged:
             again = row in chosen[:number]
             self.tables.append([self._copied(b) for b in old[row]] if again else old[row])
 
-    def copy(self) -> Paged:
-        return Paged(
+    def copy(self) -> Self:
+        return type(self)(
             [k.clone() for k in self.keys],
             [v.clone() for v in self.values],
             [list(table) for table in self.tables],
@@ -104,9 +92,6 @@ class Paged:
         names = ("keys", "values", "tables", "free")
         return {name: getattr(copied, name) for name in names}
 
-    def reset(self) -> None:
-        self.crop(0, None)
-
     def unused(self, length: int) -> list[Tensor]:
         pools = (*self.keys, *self.values)
         used = length % BLOCK
@@ -116,11 +101,11 @@ class Paged:
         ]
 
     def _blocks(self) -> Tensor:
-        """The tables of all rows [batch, blocks]."""
+        """Returns the tables of all rows [batch, blocks]."""
         return torch.tensor(self.tables, dtype=torch.int64, device=self.keys[0].device)
 
     def _copied(self, block: int) -> int:
-        """A new block that holds what `block` does."""
+        """Returns a new block with the contents of `block`."""
         new = self.allocate()
         for pool in (*self.keys, *self.values):
             pool[new] = pool[block]

@@ -1,56 +1,54 @@
-"""Rows and forks share what they have in common, until one of them writes: copy on write."""
+"""Rows and forks share their storage until one of them writes: copy on write."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.storage.base import Pair, Storage, zeros
 
 
 @dataclass(slots=True)
 class Shared:
     """The keys and values [2, kv_heads, max_length, head_dim] of one row in each layer that stores
-    any, and how many rows, of however many caches, own them."""
+    any, and the number of rows, in any number of caches, that own them."""
 
     layers: dict[int, Tensor]
     owners: int = 1
 
 
 @dataclass(slots=True)
-class Prefix:
-    """Each row's storage, which other rows and other caches may own too. None that more than one
-    owns is written to: its writer takes a copy first."""
+class Prefix(Storage):
+    """Each row's storage, which other rows and other caches may own too. A writer first takes a
+    copy of a storage that has another owner."""
 
     rows: list[Shared]
 
     @property
-    def keys(self) -> list[Tensor]:
-        """What each layer has stored, in copies: [batch, kv_heads, max_length, head_dim]."""
+    def keys(self) -> list[Tensor]:  # type: ignore[override]  # read-only
+        """Copies of the keys of each layer [batch, kv_heads, max_length, head_dim]."""
         return [self.read(layer)[0] for layer in self.rows[0].layers]
 
     @property
-    def values(self) -> list[Tensor]:
+    def values(self) -> list[Tensor]:  # type: ignore[override]  # read-only
         """As `keys`."""
         return [self.read(layer)[1] for layer in self.rows[0].layers]
 
     @classmethod
     def empty(
         cls, config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
-    ) -> Prefix:
+    ) -> Self:
         shape = (2, config.kv_heads, config.max_length, config.head_dim)
         layers = list(filter(config.stores, range(config.layers)))
-
-        def nothing() -> dict[int, Tensor]:
-            return {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in layers}
-
-        return cls([Shared(nothing()) for _ in range(batch)])
+        tensors = (zeros([shape] * len(layers), dtype, device) for _ in range(batch))
+        return cls([Shared(dict(zip(layers, each, strict=True))) for each in tensors])
 
     @classmethod
-    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Prefix:
+    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Self:
         rows = []
         for stored in state["rows"]:
             layers = {}
@@ -64,7 +62,7 @@ class Prefix:
         self.rows = [self.owned(row) for row in self.rows]
 
     def owned(self, row: Shared) -> Shared:
-        """`row`, or a copy if others own it too."""
+        """Returns `row`, or a copy if it has other owners."""
         if row.owners == 1:
             return row
         row.owners -= 1
@@ -76,23 +74,12 @@ class Prefix:
             row.layers[layer][0, :, start:stop] = key[number]
             row.layers[layer][1, :, start:stop] = value[number]
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int) -> Pair:
         keys, values = torch.stack([row.layers[layer] for row in self.rows], dim=1)
         return keys, values
 
-    def entries(self, _layer: int, places: Tensor | None) -> Tensor | None:
-        return places
-
-    def in_order(
-        self, _layer: int, read: tuple[Tensor, Tensor], stop: int
-    ) -> tuple[Tensor, Tensor]:
-        return read[0][:, :, :stop], read[1][:, :, :stop]
-
-    def view(self, layer: int, length: int, _places: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.in_order(layer, self.read(layer), length)
-
     def crop(self, _length: int, _places: Tensor | None) -> None:
-        """What is no longer counted will be overwritten, if no one else owns it."""
+        """Does nothing: slots that are no longer counted will be overwritten, or copied first."""
 
     def reorder(self, rows: Tensor) -> None:
         chosen = [self.rows[row] for row in rows.tolist()]
@@ -102,10 +89,10 @@ class Prefix:
             row.owners += 1
         self.rows = chosen
 
-    def copy(self) -> Prefix:
+    def copy(self) -> Self:
         for row in self.rows:
             row.owners += 1
-        return Prefix(list(self.rows))
+        return type(self)(list(self.rows))
 
     def save(self, length: int) -> dict[str, Any]:
         return {
@@ -116,10 +103,10 @@ class Prefix:
         }
 
     def reset(self) -> None:
-        """What is no longer counted will be overwritten, if no one else owns it."""
+        """Does nothing, as `crop`."""
 
     def unused(self, length: int) -> list[Tensor]:
-        """Of rows that others own too nothing is: they may hold more there."""
+        """Leaves out rows with other owners, which may hold more there."""
         return [
             tensor[:, :, length:]
             for row in self.rows

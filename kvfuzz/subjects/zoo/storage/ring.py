@@ -1,20 +1,21 @@
 """A ring buffer for each layer with a window; layers without one are kept whole.
 
-A row's token of position p goes into entry p modulo the size of the ring; padding is not stored,
-so that it evicts nothing. A few entries more than the window are kept, SPARE, so that as many
-tokens can be cropped away from a full ring: what is then the newest has its whole window still.
+The token at position p of a row goes into entry p modulo the size of the ring. Padding is not
+stored, so that it evicts nothing. The ring keeps SPARE entries more than the window, so that as
+many tokens can be cropped from a full ring: the newest that is left still has its whole window.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.places import NOWHERE, counted
+from kvfuzz.subjects.zoo.storage.base import LayerTensors, Pair, zeros
 
 SPARE = 2
 
@@ -32,7 +33,7 @@ class Arrivals:
 
 
 @dataclass(slots=True)
-class Ring:
+class Ring(LayerTensors):
     """One tensor [batch, kv_heads, size, head_dim] per layer with a window; [batch, kv_heads,
     length, head_dim] per layer without.
 
@@ -46,29 +47,24 @@ class Ring:
     values: list[Tensor]
     held: Tensor
     arrivals: Arrivals | None = None
-    reading: dict[int, tuple[Tensor, Tensor]] | None = None
+    reading: dict[int, Pair] | None = None
 
     @classmethod
     def empty(
         cls, config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
-    ) -> Ring:
+    ) -> Self:
         windows = config.windows
         size = max((window + SPARE for window in windows if window), default=0)
         size = min(size, config.max_length)
-
-        def nothing() -> list[Tensor]:
-            shapes = [
-                (batch, config.kv_heads, size if window else 0, config.head_dim)
-                for window in windows
-            ]
-            return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-
+        shapes = [
+            (batch, config.kv_heads, size if window else 0, config.head_dim) for window in windows
+        ]
         held = torch.full((batch, size), NOWHERE, device=device)
-        return cls(windows, nothing(), nothing(), held)
+        return cls(windows, zeros(shapes, dtype, device), zeros(shapes, dtype, device), held)
 
     @classmethod
-    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Ring:
-        return cls(config.windows, state["keys"], state["values"], state["held"])
+    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Self:
+        return cls(config.windows, **state)
 
     def make_room(self, start: int, count: int, places: Tensor | None) -> None:
         self.reading = {}
@@ -102,7 +98,7 @@ class Ring:
         self.keys[layer][new.row, :, new.entry] = key[new.row, :, new.column]
         self.values[layer][new.row, :, new.entry] = value[new.row, :, new.column]
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int) -> Pair:
         assert self.reading is not None
         return self.reading[layer]
 
@@ -112,12 +108,10 @@ class Ring:
         assert self.arrivals is not None
         return self.arrivals.places
 
-    def in_order(
-        self, layer: int, read: tuple[Tensor, Tensor], _stop: int
-    ) -> tuple[Tensor, Tensor] | None:
+    def in_order(self, layer: int, read: Pair, _stop: int) -> Pair | None:
         return read if self.windows[layer] is None else None
 
-    def view(self, layer: int, length: int, places: Tensor | None) -> tuple[Tensor, Tensor]:
+    def view(self, layer: int, length: int, places: Tensor | None) -> Pair:
         keys, values = self.keys[layer], self.values[layer]
         if self.windows[layer] is None:
             return keys, values
@@ -127,7 +121,7 @@ class Ring:
         text = places != NOWHERE
         entry = torch.where(text, places % size, 0)  # [batch, length]
         kept = (~text | (self.held.gather(1, entry) == places)).all(0)
-        # The latest slots of which no text is lost; padding, which is not stored, shows as noughts.
+        # The latest slots of which no text is lost; padding, which is not stored, shows as zeros.
         first = length - int(kept.flip(0).int().cumprod(0).sum())
         row = torch.arange(batch, device=keys.device)[:, None]
         entry, text = entry[:, first:], text[:, first:, None, None]
@@ -151,20 +145,15 @@ class Ring:
                     tensors[layer] = tensors[layer][:, :, :length]
 
     def reorder(self, rows: Tensor) -> None:
-        self.keys = [keys[rows] for keys in self.keys]
-        self.values = [values[rows] for values in self.values]
+        self.change(lambda tensor: tensor[rows])
         self.held = self.held[rows]
 
-    def copy(self) -> Ring:
-        keys, values = [k.clone() for k in self.keys], [v.clone() for v in self.values]
-        return Ring(self.windows, keys, values, self.held.clone())
+    def copy(self) -> Self:
+        lists = self.cloned()
+        return type(self)(self.windows, lists["keys"], lists["values"], self.held.clone())
 
     def save(self, _length: int) -> dict[str, Any]:
-        copied = self.copy()
-        return {"keys": copied.keys, "values": copied.values, "held": copied.held}
-
-    def reset(self) -> None:
-        self.crop(0, None)
+        return {**self.cloned(), "held": self.held.clone()}
 
     def unused(self, _length: int) -> list[Tensor]:
         free = (self.held == NOWHERE).nonzero().tolist()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.storage.base import LayerTensors, Pair, zeros
 
 
 @dataclass(slots=True)
-class Static:
+class Static(LayerTensors):
     """One tensor [batch, kv_heads, max_length, head_dim] per layer, with no slots in a layer that
-    stores nothing. All slots are read: those that hold nothing stand behind every query."""
+    stores nothing. All slots are read: those that hold nothing come after every query's own."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -22,16 +23,13 @@ class Static:
     @classmethod
     def empty(
         cls, config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
-    ) -> Static:
-        def nothing() -> list[Tensor]:
-            slots = [config.max_length * config.stores(layer) for layer in range(config.layers)]
-            shapes = [(batch, config.kv_heads, count, config.head_dim) for count in slots]
-            return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-
-        return cls(nothing(), nothing())
+    ) -> Self:
+        slots = [config.max_length * config.stores(layer) for layer in range(config.layers)]
+        shapes = [(batch, config.kv_heads, count, config.head_dim) for count in slots]
+        return cls(zeros(shapes, dtype, device), zeros(shapes, dtype, device))
 
     @classmethod
-    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Static:
+    def load(cls, config: DecoderConfig, state: dict[str, Any]) -> Self:
         like = state["keys"][0]
         loaded = cls.empty(config, like.shape[0], like.dtype, like.device)
         for name, tensors in (("keys", loaded.keys), ("values", loaded.values)):
@@ -39,46 +37,22 @@ class Static:
                 tensor[:, :, : stored.shape[2]] = stored
         return loaded
 
-    def make_room(self, _start: int, _count: int, _places: Tensor | None) -> None:
-        """It is there from the beginning."""
-
     def write(self, layer: int, start: int, key: Tensor, value: Tensor) -> None:
         stop = start + key.shape[2]
         self.keys[layer][:, :, start:stop] = key
         self.values[layer][:, :, start:stop] = value
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int) -> Pair:
         return self.keys[layer], self.values[layer]
 
-    def entries(self, _layer: int, places: Tensor | None) -> Tensor | None:
-        return places
-
-    def in_order(
-        self, _layer: int, read: tuple[Tensor, Tensor], stop: int
-    ) -> tuple[Tensor, Tensor]:
-        return read[0][:, :, :stop], read[1][:, :, :stop]
-
-    def view(self, layer: int, length: int, _places: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.keys[layer][:, :, :length], self.values[layer][:, :, :length]
-
     def crop(self, _length: int, _places: Tensor | None) -> None:
-        """What is no longer counted will be overwritten."""
-
-    def reorder(self, rows: Tensor) -> None:
-        self.keys = [keys[rows] for keys in self.keys]
-        self.values = [values[rows] for values in self.values]
-
-    def copy(self) -> Static:
-        return Static([k.clone() for k in self.keys], [v.clone() for v in self.values])
+        """Does nothing: slots that are no longer counted will be overwritten."""
 
     def save(self, length: int) -> dict[str, Any]:
-        return {
-            "keys": [keys[:, :, :length].clone() for keys in self.keys],
-            "values": [values[:, :, :length].clone() for values in self.values],
-        }
+        return self.cloned(lambda tensor: tensor[:, :, :length])
 
     def reset(self) -> None:
-        """What is no longer counted will be overwritten."""
+        """Does nothing, as `crop`."""
 
     def unused(self, length: int) -> list[Tensor]:
         return [tensor[:, :, length:] for tensor in (*self.keys, *self.values)]
