@@ -14,7 +14,7 @@ from typing import get_args
 import click
 import pytest
 
-from kvfuzz.case.features import ELEMENTS, PADDED
+from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.verdict import Status
 from kvfuzz.cli.main import cli
 from kvfuzz.oracle.laws import LAWS
@@ -267,7 +267,7 @@ def test_the_glossary_is_sorted_and_has_the_words_of_the_code():
     terms = re.findall(r"^\*\*(.+?)\*\*", glossary, re.M)
     assert terms == sorted(terms, key=str.lower)
     words = {term.lower() for term in terms} | set(re.findall(r"`(\w+)`", glossary))
-    steps = set(ELEMENTS) - {*PADDED, "mask", "positions", "several rows"}
+    steps = set(FEATURES) - {*PADDED, "mask", "positions", "several rows"}
     for word in {*STATES, *get_args(Status), *LAWS, *steps, "prefill"}:
         assert word.replace("_", " ") in words, word
 
