@@ -18,8 +18,8 @@ from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.verdict import Status
 from kvfuzz.cli.main import cli
 from kvfuzz.oracle.laws import LAWS
-from mutants.library.mutant import STATES
 from mutants.library.registry import library
+from mutants.mutant import STATES
 from mutants.report.document import table
 from tests.test_layers import KVFUZZ, MUTANTS
 
