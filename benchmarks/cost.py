@@ -28,7 +28,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.oracle.noise import logits_noise
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, as_factory, load
 from kvfuzz.subjects.protocol import Subject
@@ -62,7 +62,7 @@ def _search(subject: str, examples: int, repeats: int) -> None:
             _module_floor(dtype, batch, repeats)
     factory = load(subject)
     space = space_of(factory)
-    built = [(factory.subject(case), case) for case in drawn_cases(space, 0, examples)]
+    built = [(factory.subject(case), case) for case in draw_cases(space, 0, examples)]
     fuzzing = _ratios(
         lambda: fuzz(factory, examples=examples, seed=0),
         lambda: [_bare(item, case) for item, case in built],
@@ -74,7 +74,7 @@ def _search(subject: str, examples: int, repeats: int) -> None:
 def _floor(name: str, dtype: str, repeats: int) -> None:
     """Of the registered decoder, on the cases of a hunt."""
     factory = load(name, Options(dtype=dtype))
-    cases = drawn_cases(space_of(factory), 0, 50)
+    cases = draw_cases(space_of(factory), 0, 50)
     items = [(factory.subject(case), layout(case).sequences) for case in cases]
     _print(f"floor {name} {dtype}", _floor_ratios(items, dtype, repeats))
 

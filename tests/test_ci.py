@@ -206,12 +206,12 @@ def test_a_fresh_seed_is_fresh_in_ci(tmp_path) -> None:
     """Two hunts without a seed draw other cases, also as the same shard; under its seed each gives
     the same again."""
     script = (
-        "from kvfuzz.search.hunt import fuzz; from kvfuzz.search.rounds import drawn_cases;"
+        "from kvfuzz.search.hunt import fuzz; from kvfuzz.search.rounds import draw_cases;"
         "from kvfuzz.search.strategies import space_of; from kvfuzz.subjects.loading import load;"
         "space = space_of(load('zoo'));"
         "seeds = [fuzz('zoo', examples=1, shard=(1, 2)).seed for _ in range(2)];"
-        "one, other = (repr(drawn_cases(space, seed, 10)) for seed in seeds);"
-        "print(one != other, one == repr(drawn_cases(space, seeds[0], 10)))"
+        "one, other = (repr(draw_cases(space, seed, 10)) for seed in seeds);"
+        "print(one != other, one == repr(draw_cases(space, seeds[0], 10)))"
     )
     for variables in ({"CI": "true"}, {"GITHUB_ACTIONS": "true"}):
         done = subprocess.run(

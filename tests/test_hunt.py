@@ -17,7 +17,7 @@ from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import _Run
 from kvfuzz.search.replay import replay
-from kvfuzz.search.rounds import Plan, drawn_cases
+from kvfuzz.search.rounds import Plan, draw_cases
 from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
@@ -255,7 +255,7 @@ def test_a_case_that_is_tried_again_gets_the_answer_of_the_first_time(status):
     space = space_of(load("zoo"))
     run = _Run(space, 60, lambda case: Verdict(status), Balance(space, 60), spare=1)
     answers = []
-    for case in drawn_cases(space, 0, 5) * 2:
+    for case in draw_cases(space, 0, 5) * 2:
         try:
             run.examine_or_reject(case)
             answers.append("kept")

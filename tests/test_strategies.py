@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvfuzz.case.features import FEATURES, family, features_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.hypothesis_private import PATCHED, independent_draws
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import PLAIN_FOCUSES, Space, cases, space_of
 from kvfuzz.subjects.loading import load
 
@@ -50,7 +50,7 @@ def test_the_simplest_case_is_one_token_in_one_row():
 def test_a_short_run_reaches_every_family_and_setting(seed):
     """100 cases hold every value of every setting, both dtypes, several rows, rows past the
     window, and every family of schedules."""
-    drawn = drawn_cases(SPACE, seed, 100)
+    drawn = draw_cases(SPACE, seed, 100)
     for field, values in SPACE.choices.items():
         assert {case.config[field] for case in drawn} == set(values), field
     assert {case.dtype for case in drawn} == {"float32", "float64"}
@@ -66,7 +66,7 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_of_twenty_holds_every_setting(seed):
     """Windows, grouped heads, both dtypes: nothing is left to luck in a short run."""
-    drawn = drawn_cases(SPACE, seed, 20)
+    drawn = draw_cases(SPACE, seed, 20)
     assert len(drawn) == 20
     assert {case.dtype for case in drawn} == {"float32", "float64"}
     for field, values in SPACE.choices.items():
@@ -76,7 +76,7 @@ def test_a_run_of_twenty_holds_every_setting(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_most_cases_read_their_cache(seed):
     """One in eight, and the very first, may be of a single call."""
-    drawn = drawn_cases(SPACE, seed, 100)
+    drawn = draw_cases(SPACE, seed, 100)
     assert 0 < sum(not case.reads_cache for case in drawn) <= 20
     assert sum(case.length >= 8 for case in drawn) >= 50
 
@@ -84,7 +84,7 @@ def test_most_cases_read_their_cache(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_what_finds_most_bugs_is_not_left_to_luck(seed):
     """A crop, a restore, padding or a call of several tokens when small windows are full."""
-    drawn = drawn_cases(SPACE, seed, 200)
+    drawn = draw_cases(SPACE, seed, 200)
     late = Counter(
         kind
         for case in drawn
@@ -97,9 +97,9 @@ def test_what_finds_most_bugs_is_not_left_to_luck(seed):
 
 def test_nothing_is_drawn_that_is_not_offered():
     """A subject of three methods gets plain cases, one that crops is cropped, and so on."""
-    plain = drawn_cases(replace(SPACE, offers=frozenset()), 0, 100)
+    plain = draw_cases(replace(SPACE, offers=frozenset()), 0, 100)
     assert all(case.is_simple for case in plain)
-    crops = drawn_cases(replace(SPACE, offers=frozenset({"crop"})), 0, 100)
+    crops = draw_cases(replace(SPACE, offers=frozenset({"crop"})), 0, 100)
     had = {word for case in crops for word in features_of(case)}
     assert had == {"extend", "decode", "crop", "new", "switch", "several rows"}
 
@@ -108,7 +108,7 @@ def test_padding_is_given_positions_unless_they_follow_from_the_mask():
     """A mask alone does not tell every decoder where a token stands."""
     offers = frozenset({"mask", "positions"})
     for known, always in ((offers, True), (offers | {"positions_from_mask"}, False)):
-        drawn = drawn_cases(replace(SPACE, offers=known), 0, 200)
+        drawn = draw_cases(replace(SPACE, offers=known), 0, 200)
         padded = [c for c in drawn if features_of(c) & {"left padding", "right padding"}]
         assert len(padded) >= 20
         assert all("mask" in case.given for case in padded)
@@ -117,16 +117,16 @@ def test_padding_is_given_positions_unless_they_follow_from_the_mask():
 
 def test_a_space_of_single_calls_is_drawn_all_the_same():
     """Balance is a wish, not a wall."""
-    assert len(drawn_cases(replace(SPACE, max_length=1), 0, 20)) == 20
+    assert len(draw_cases(replace(SPACE, max_length=1), 0, 20)) == 20
 
 
 def test_the_modules_that_are_loaded_do_not_change_what_is_drawn(tmp_path):
     """Hypothesis takes constants from them, and a worker has not loaded what its parent has."""
     script = (
-        "from kvfuzz.search.rounds import drawn_cases\n"
+        "from kvfuzz.search.rounds import draw_cases\n"
         "from kvfuzz.search.strategies import space_of\n"
         "from kvfuzz.subjects.loading import load\n"
-        "print(drawn_cases(space_of(load('zoo')), 7, 60))\n"
+        "print(draw_cases(space_of(load('zoo')), 7, 60))\n"
     )
     (tmp_path / "constants.py").write_text(f"NUMBERS = {list(range(1000, 60000, 97))}\n")
     printed = {
@@ -159,18 +159,18 @@ def test_a_private_name_that_is_gone_is_warned_of(monkeypatch):
 
 def test_the_same_seed_draws_the_same_cases_and_another_draws_others():
     """One worker, another worker, tomorrow."""
-    assert drawn_cases(SPACE, 5, 60) == drawn_cases(SPACE, 5, 60)
-    assert drawn_cases(SPACE, 5, 60) != drawn_cases(SPACE, 6, 60)
+    assert draw_cases(SPACE, 5, 60) == draw_cases(SPACE, 5, 60)
+    assert draw_cases(SPACE, 5, 60) != draw_cases(SPACE, 6, 60)
 
 
 def test_seeds_count_in_ci_too():
     """Where it sees CI, Hypothesis derandomises what has no seed: every shard would draw the same
     cases."""
     script = (
-        "from kvfuzz.subjects.loading import load; from kvfuzz.search.rounds import drawn_cases;"
+        "from kvfuzz.subjects.loading import load; from kvfuzz.search.rounds import draw_cases;"
         "from kvfuzz.search.strategies import space_of; s = space_of(load('zoo'));"
-        "print(drawn_cases(s, 1, 20) == drawn_cases(s, 1, 20), drawn_cases(s, 1, 20) == "
-        "drawn_cases(s, 2, 20))"
+        "print(draw_cases(s, 1, 20) == draw_cases(s, 1, 20), draw_cases(s, 1, 20) == "
+        "draw_cases(s, 2, 20))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -184,7 +184,7 @@ def test_seeds_count_in_ci_too():
 
 def test_more_cases_under_a_seed_begin_with_the_fewer():
     """Whole rounds are the same however many follow."""
-    assert drawn_cases(SPACE, 5, 150)[:100] == drawn_cases(SPACE, 5, 100)
+    assert draw_cases(SPACE, 5, 150)[:100] == draw_cases(SPACE, 5, 100)
 
 
 def test_a_longest_row_past_the_subjects_limit_is_refused():

@@ -8,7 +8,7 @@ import decoder
 import torch
 
 from kvfuzz.oracle.agreement import quick_check
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import as_factory
 
@@ -37,7 +37,7 @@ class Decoder:
 def drawn():
     """The cases, once in a process."""
     factory = as_factory(Decoder)
-    return factory, drawn_cases(space_of(factory), SEED, EXAMPLES)
+    return factory, draw_cases(space_of(factory), SEED, EXAMPLES)
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ from kvfuzz.case.files import name_in_folder
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
 from kvfuzz.oracle.agreement import check
-from kvfuzz.search.rounds import drawn_cases, fresh_seed
+from kvfuzz.search.rounds import draw_cases, fresh_seed
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.calibration import COMFORTABLE, LEEWAYS, Calibration, Lane, leeway_for, read
 from kvfuzz.subjects.loading import Options, load
@@ -99,7 +99,7 @@ def _measured(
     space = replace(space_of(factory), dtypes=(dtype,))
     worst: tuple[float, Case, Verdict] | None = None
     positions = weak_positions = read = 0
-    for number, case in enumerate(drawn_cases(space, seed, examples)):
+    for number, case in enumerate(draw_cases(space, seed, examples)):
         verdict = check(factory.subject(case), case, factory.name, probe=False)
         if verdict.diverged and (dtype == "float64" or verdict.first is None):
             raise Diverges(

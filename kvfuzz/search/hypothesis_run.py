@@ -41,7 +41,7 @@ def run_strategy(
         run.draw(None, seed, examples, database)
         return
     for focus, share in _shares(focuses_of(space), seed, examples):
-        run.draw(focus, derived_seed(seed, focus), share, database)
+        run.draw(focus, derive_seed(seed, focus), share, database)
 
 
 @dataclass
@@ -129,6 +129,6 @@ def _shares(focuses: tuple[str, ...], seed: int, examples: int) -> Iterator[tupl
             yield focus, share
 
 
-def derived_seed(seed: int, purpose: str) -> int:
+def derive_seed(seed: int, purpose: str) -> int:
     """Returns a seed for `purpose`, the same on every machine."""
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:6], "big")

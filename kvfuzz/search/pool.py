@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from kvfuzz.errors import Inconclusive
-from kvfuzz.search.rounds import Plan, Tally, merged, run_round
+from kvfuzz.search.rounds import Plan, Tally, run_round
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
 
@@ -111,7 +111,7 @@ def run_rounds_in_processes(
                     index += 1
                 if not running:
                     return total
-                total = merged(total, running.popleft().result())
+                total += running.popleft().result()
                 if progress is not None:
                     progress(total.cases)
                 if total.failure is not None:

@@ -1,8 +1,8 @@
-"""Rounds: what a hunt is made of.
+"""Rounds: the units of work of a hunt.
 
-A hunt is a sequence of *rounds*, each a Hypothesis run with a seed of its own, derived from the
-hunt's. Rounds are the unit of time limits and of parallel work, so what a seed finds does not
-depend on the number of workers.
+Each round draws its cases under a seed derived from the hunt's seed and the number of the round.
+Workers take whole rounds, and a time limit ends the hunt between cases of a round, so what a seed
+finds does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidCase, KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
 from kvfuzz.oracle.sensitivity import MOST_STEPS
-from kvfuzz.search.hypothesis_run import TARGETED, derived_seed, run_strategy
+from kvfuzz.search.hypothesis_run import TARGETED, derive_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
 from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.search.shrink import simplify
@@ -31,9 +31,9 @@ from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
 
 ROUND = 50
-# A hunt begins with short rounds, which several processes can share, and goes on with long ones,
-# in which climbing the excess pays.
 SHORT_ROUNDS = 4
+"""A hunt begins with this many rounds of ROUND cases, which several processes can share. Then come
+rounds of TARGETED cases, which are long enough to climb the excess."""
 MOST_REASONS = 3
 
 
@@ -48,13 +48,13 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What the cases of a round came to, counted until the first one that diverged.
+    """Counts over the cases of one or several rounds, up to the first case that diverged.
 
-    `positions` and `weak_positions` count positions; `discarded`, `weak`, `vacuous` and
-    `prefixwise` cases. `read` counts those that agreed and read their cache, which only a second
-    step does: they are the evidence. `exercised` counts, of each element of a case and of each
-    companion law, the cases that agreed; `expected` those that diverged as expectation number i of
-    the plan says.
+    `positions` and `weak_positions` count positions, the others cases: `discarded`, `weak`,
+    `vacuous` and `prefixwise` ones by their verdict; in `read` those that agreed and read their
+    cache, which is the evidence (only a second step reads a cache); in `exercised`, by feature and
+    by companion law, those that agreed; in `expected`, by index in the plan, those that diverged
+    as expected.
     """
 
     cases: int = 0
@@ -72,7 +72,9 @@ class Tally:
     expected: Counter[int] = field(default_factory=Counter)
     failure: Failure | None = None
 
-    def add(self, case: Case, verdict: Verdict, companion: Verdict | None = None) -> None:
+    def add(self, case: Case, judgement: Judgement) -> None:
+        """Counts a case by its judgement."""
+        verdict, companion = judgement.verdict, judgement.companion
         agreed = verdict.status == "agreed"
         if agreed:
             self.exercised.update(features_of(case))
@@ -87,43 +89,35 @@ class Tally:
         self.read += agreed and case.reads_cache
         self.prefixwise += verdict.prefixwise
         self.worst_excess = max(self.worst_excess, verdict.excess)
-        self.reasons = _with(self.reasons, verdict.reason)[:MOST_REASONS]
-        self.bases = _with(self.bases, verdict.basis)
+        self.reasons = _distinct((*self.reasons, verdict.reason))[:MOST_REASONS]
+        self.bases = _distinct((*self.bases, verdict.basis))
+
+    def __add__(self, more: Tally) -> Tally:
+        """Returns the tally of these rounds and the ones that follow."""
+        counts = "cases positions weak_positions discarded weak vacuous read prefixwise"
+        return Tally(
+            **{name: getattr(self, name) + getattr(more, name) for name in counts.split()},
+            worst_excess=max(self.worst_excess, more.worst_excess),
+            reasons=_distinct((*self.reasons, *more.reasons))[:MOST_REASONS],
+            bases=_distinct((*self.bases, *more.bases)),
+            exercised=self.exercised + more.exercised,
+            expected=self.expected + more.expected,
+            failure=self.failure or more.failure,
+        )
 
 
-def _with(words: tuple[str, ...], word: str | None) -> tuple[str, ...]:
-    return words if word is None or word in words else (*words, word)
-
-
-def _start(index: int) -> int:
-    """The number of cases in the rounds before round `index`."""
-    return ROUND * min(index, SHORT_ROUNDS) + TARGETED * max(0, index - SHORT_ROUNDS)
-
-
-class _Diverged(Exception):
-    def __init__(self, case: Case, verdict: Verdict) -> None:
-        super().__init__(verdict.status)
-        self.case = case
-        self.verdict = verdict
-
-
-class _Refused(BaseException):
-    """Carries an error that is no divergence past Hypothesis, which would shrink an Exception."""
-
-    def __init__(self, error: KvfuzzError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _Raised(_Diverged):
-    """Kept apart from _Diverged, so that shrinking does not slide from one fault to another."""
+def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for word in words if word is not None))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A hunt as plain values, that another process can take over. `until` is in seconds since
-    the epoch; `database` the folder of kept cases; `laws` the companion laws that cases are held
-    to, each in its turn; `expected` are divergences that end no hunt."""
+    """A hunt as plain values, which can be sent to another process.
+
+    `until` is the time limit in seconds since the epoch, `database` the folder of saved failing
+    cases. Each case is also checked by one of the companion `laws`, in rotation. Divergences that
+    are `expected` do not end the hunt.
+    """
 
     subject: str
     options: Options
@@ -136,31 +130,52 @@ class Plan:
     expected: tuple[Expectation, ...] = ()
 
     def round_size(self, index: int) -> int:
-        """The number of cases of round `index`, or what is left; 0 past the end."""
+        """Returns the number of cases of round `index`; 0 past the last round."""
         size = ROUND if index < SHORT_ROUNDS else TARGETED
         return size if self.examples is None else max(0, min(size, self.examples - _start(index)))
 
     def round_of(self, case: int) -> int:
-        """The round that holds the case number `case`."""
+        """Returns the index of the round that holds case number `case`."""
         index = 0
         while _start(index + 1) <= case:
             index += 1
         return index
 
     def round_seed(self, index: int) -> int:
-        return derived_seed(self.seed, f"round {index}")
+        return derive_seed(self.seed, f"round {index}")
 
     @property
     def overdue(self) -> bool:
         return self.until is not None and time.time() >= self.until
 
+    def law_of(self, case: int) -> str:
+        """Returns the companion law for case number `case`, among the laws that the subject offers;
+        `agreement` if there is none."""
+        laws = [law for law in self.laws if NEEDED.get(law, "") in (*self.space.offers, "")]
+        return laws[case % len(laws)] if laws else "agreement"
+
+    def expectation_for(self, case: Case, verdict: Verdict) -> int | None:
+        """Returns the index of the first expectation that covers `verdict`; None if it did not
+        diverge or is not expected."""
+        if not verdict.diverged:
+            return None
+        for index, one in enumerate(self.expected):
+            if one.is_about(self.subject) and one.covers(case, verdict):
+                return index
+        return None
+
+
+def _start(index: int) -> int:
+    """Returns the number of cases in the rounds before round `index`."""
+    return ROUND * min(index, SHORT_ROUNDS) + TARGETED * max(0, index - SHORT_ROUNDS)
+
 
 def run_rounds(factory: Factory, plan: Plan, progress: Callable[[int], None] | None) -> Tally:
-    """The rounds of `plan`, one after the other, up to the first failure."""
+    """Runs the rounds of `plan` in order, up to the first failure."""
     total = Tally()
     index = 0
     while plan.round_size(index) and not plan.overdue and total.failure is None:
-        total = merged(total, run_round(factory, plan, index, progress, total.cases))
+        total += run_round(factory, plan, index, progress, total.cases)
         index += 1
     return total
 
@@ -172,119 +187,122 @@ def run_round(
     progress: Callable[[int], None] | None = None,
     before: int = 0,
 ) -> Tally:
-    """One round of `plan` on subjects of `factory`, up to the first failure."""
-    tally = Tally()
-    traced: set[str] = set()
-
-    def examine(case: Case) -> Verdict | None:
-        # At least one case is run, however late a worker begins.
-        if tally.failure is None and tally.cases and plan.overdue:
-            return None
-        # Which dtypes a path computes in depends on its code and not on the tokens.
-        kinds = [step.kind for step in case.up_to_call(MOST_STEPS).steps()]
-        code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
-        law = _law_of(plan, tally)
-        try:
-            found = _judge(
-                factory, plan, case, law, trace=code not in traced, probe=tally.failure is None
-            )
-        except KvfuzzError as error:
-            raise _Refused(error) from error
-        verdict = found.verdict
-        known = _expected(plan, case, verdict)
-        if tally.failure is None:
-            if known is None:
-                tally.add(case, verdict, found.companion)
-            else:
-                tally.cases, tally.expected[known] = tally.cases + 1, tally.expected[known] + 1
-            if progress is not None:
-                progress(before + tally.cases)
-        if known is not None:
-            return verdict
-        if verdict.error is not None and verdict.diverged:
-            tally.failure = tally.failure or Failure(case, verdict)
-            raise _Raised(case, verdict)
-        if verdict.diverged:
-            tally.failure = tally.failure or Failure(case, verdict)
-            raise _Diverged(case, verdict)
-        if verdict.status in ("agreed", "weak"):
-            traced.add(code)
-        return verdict
-
+    """Runs one round of `plan`, up to the first failure, which is shrunk. `progress` is called with
+    the number of cases done, of which `before` were done in earlier rounds."""
+    run = _Round(factory, plan, progress, before)
+    seed, examples = plan.round_seed(index), plan.round_size(index)
     try:
-        run_strategy(
-            plan.space, plan.round_seed(index), plan.round_size(index), examine, plan.database
-        )
+        run_strategy(plan.space, seed, examples, run.examine, plan.database)
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
-        tally.failure = _simplest(factory, plan, Failure(found.case, found.verdict))
+        run.tally.failure = run.simplify(Failure(found.case, found.verdict))
     except Flaky:
-        assert tally.failure is not None
-        tally.failure = replace(tally.failure, repeatable=False)
-    return tally
+        assert run.tally.failure is not None
+        run.tally.failure = replace(run.tally.failure, repeatable=False)
+    return run.tally
 
 
-def _simplest(factory: Factory, plan: Plan, failure: Failure) -> Failure:
-    """`failure` without what it does not need: the simplest case with a failure of its kind."""
-    found = failure
+class _Diverged(Exception):
+    def __init__(self, case: Case, verdict: Verdict) -> None:
+        super().__init__(verdict.status)
+        self.case = case
+        self.verdict = verdict
 
-    def fails(case: Case) -> bool:
-        nonlocal found
-        law = failure.verdict.law
+
+class _Raised(_Diverged):
+    """A class of its own, because Hypothesis shrinks each class of error separately: a path that
+    raises is another fault than one that gives other logits."""
+
+
+class _Refused(BaseException):
+    """Carries an error that is not a divergence through Hypothesis, which shrinks every Exception
+    but passes a BaseException on."""
+
+    def __init__(self, error: KvfuzzError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class _Round:
+    factory: Factory
+    plan: Plan
+    progress: Callable[[int], None] | None
+    before: int
+    tally: Tally = field(default_factory=Tally)
+    traced: set[str] = field(default_factory=set)
+
+    def examine(self, case: Case) -> Verdict | None:
+        """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to.
+        Returns None once time is up; one case is run however late a worker starts."""
+        tally = self.tally
+        if tally.failure is None and tally.cases and self.plan.overdue:
+            return None
+        # The dtypes that a path computes in depend on its code, not on the tokens, so they are
+        # traced once for each kind of code.
+        kinds = [step.kind for step in case.up_to_call(MOST_STEPS).steps()]
+        code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
+        # While a failure is shrunk, the law that failed decides.
+        failed = tally.failure
+        law = self.plan.law_of(tally.cases) if failed is None else failed.verdict.law
         try:
-            judgement = _judge(factory, plan, case, law, trace=True, probe=False)
-        except InvalidCase:
-            return False  # a token that the vocabulary does not have
-        verdict = judgement.companion or judgement.agreement
-        fails = verdict.diverged and _kind(verdict) == _kind(failure.verdict)
-        if fails and _expected(plan, case, verdict) is None:
-            found = Failure(case, verdict)
-            return True
-        return False
+            judgement = self._judge(case, law, trace=code not in self.traced, probe=failed is None)
+        except KvfuzzError as error:
+            raise _Refused(error) from error
+        verdict = judgement.verdict
+        expected = self.plan.expectation_for(case, verdict)
+        if failed is None:
+            if expected is None:
+                tally.add(case, judgement)
+            else:
+                tally.cases += 1
+                tally.expected[expected] += 1
+            if self.progress is not None:
+                self.progress(self.before + tally.cases)
+        if verdict.diverged and expected is None:
+            tally.failure = failed or Failure(case, verdict)
+            raise (_Diverged if verdict.error is None else _Raised)(case, verdict)
+        if verdict.status in ("agreed", "weak"):
+            self.traced.add(code)
+        return verdict
 
-    # A subject that breaks the protocol on another case has been found failing all the same.
-    with suppress(KvfuzzError):
-        simplify(failure.case, fails, plan.space.offers)
-    return found
+    def simplify(self, failure: Failure) -> Failure:
+        """Returns the simplest case found that fails in the same way as `failure`."""
+        found = failure
+
+        def fails(case: Case) -> bool:
+            nonlocal found
+            try:
+                judgement = self._judge(case, failure.verdict.law, trace=True, probe=False)
+            except InvalidCase:
+                return False  # a token that is not in the vocabulary
+            verdict = judgement.companion or judgement.agreement
+            same = verdict.diverged and _kind(verdict) == _kind(failure.verdict)
+            if same and self.plan.expectation_for(case, verdict) is None:
+                found = Failure(case, verdict)
+                return True
+            return False
+
+        # If the subject breaks the protocol on a simpler case, the failure found so far stands.
+        with suppress(KvfuzzError):
+            simplify(failure.case, fails, self.plan.space.offers)
+        return found
+
+    def _judge(self, case: Case, law: str, trace: bool, probe: bool) -> Judgement:
+        subject, name = self.factory.subject(case), self.factory.name
+        leeway = self.plan.options.leeway(case.dtype)
+        return judge(subject, case, law, name, leeway=leeway, trace=trace, probe=probe)
 
 
 def _kind(verdict: Verdict) -> tuple[str, bool, bool]:
-    """What makes two divergences of one kind: the law, and whether a path raised or rounded."""
+    """Returns the kind of a divergence: its law, whether a path raised, whether one rounded."""
     return verdict.law, verdict.error is not None, verdict.precision is not None
 
 
-def _law_of(plan: Plan, tally: Tally) -> str:
-    """The companion law that the next case is held to: each in its turn, and while a failure is
-    shrunk the one that failed (`agreement` itself needs no companion)."""
-    if tally.failure is not None:
-        return tally.failure.verdict.law
-    laws = [law for law in plan.laws if NEEDED.get(law, "") in (*plan.space.offers, "")]
-    return laws[tally.cases % len(laws)] if laws else "agreement"
-
-
-def _expected(plan: Plan, case: Case, verdict: Verdict) -> int | None:
-    """The number of the expectation that the diverged `verdict` meets."""
-    if not verdict.diverged:
-        return None
-    found = (
-        number
-        for number, one in enumerate(plan.expected)
-        if one.is_about(plan.subject) and one.covers(case, verdict)
-    )
-    return next(found, None)
-
-
-def _judge(
-    factory: Factory, plan: Plan, case: Case, law: str, trace: bool, probe: bool
-) -> Judgement:
-    subject, leeway = factory.subject(case), plan.options.leeway(case.dtype)
-    return judge(subject, case, law, factory.name, leeway=leeway, trace=trace, probe=probe)
-
-
-def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
-    """The `examples` cases that a hunt under `seed` examines, in order, if it has none to draw
-    again."""
+def draw_cases(space: Space, seed: int, examples: int) -> list[Case]:
+    """Returns the first `examples` cases that a hunt under `seed` examines, in order, if it never
+    has to replace one that proved nothing."""
     plan = Plan("", Options(), space, seed, examples, None)
     found: list[Case] = []
     index = 0
@@ -294,24 +312,10 @@ def drawn_cases(space: Space, seed: int, examples: int) -> list[Case]:
     return found
 
 
-def merged(total: Tally, more: Tally) -> Tally:
-    """Two tallies of consecutive rounds as one."""
-    counts = "cases positions weak_positions discarded weak vacuous read prefixwise"
-    return Tally(
-        **{name: getattr(total, name) + getattr(more, name) for name in counts.split()},
-        worst_excess=max(total.worst_excess, more.worst_excess),
-        reasons=tuple(dict.fromkeys((*total.reasons, *more.reasons)))[:MOST_REASONS],
-        bases=tuple(dict.fromkeys((*total.bases, *more.bases))),
-        exercised=total.exercised + more.exercised,
-        expected=total.expected + more.expected,
-        failure=total.failure or more.failure,
-    )
-
-
 def fresh_seed() -> int:
     return secrets.randbits(32)
 
 
 def shard_seed(seed: int, shard: tuple[int, int] | None) -> int:
-    """The seed of its own that `shard` (k, n) hunts with."""
-    return seed if shard is None else derived_seed(seed, f"shard {shard[0]} of {shard[1]}")
+    """Returns the seed that `shard` (k, n) of a hunt under `seed` uses."""
+    return seed if shard is None else derive_seed(seed, f"shard {shard[0]} of {shard[1]}")

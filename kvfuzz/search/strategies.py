@@ -1,8 +1,8 @@
-"""What Hypothesis draws: whole cases, that shrink towards one row of few tokens.
+"""Hypothesis strategies for cases, which shrink towards one row of few tokens.
 
-A short run must reach every family of schedules, so the families are drawn with equal chance: token
-by token; a prefill and then single tokens; arbitrary chunks; and, if the subject offers more than
-that, as many programs (`kvfuzz.search.programs`).
+A short run must reach every family of schedules, so each *focus* is drawn equally often: token by
+token; prefill and then single tokens; arbitrary chunks; and a focus for each kind of program that
+the subject offers (`kvfuzz.search.programs`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LONGEST = 20
 MOST_ROWS = 4
 SMALL_CHUNK = 6
 MOST_SEEDS = 2**16
-# Cases are passed over at most this many times the number that is run.
-MOST_PASSED = 5
+MOST_REJECTED = 5
+"""At most this many cases are rejected for each example."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The cases that may be drawn: token ids below `vocab_size`, rows of up to `max_length` tokens,
-    what the subject can be built with, and what it `offers` beyond the protocol."""
+    """The set of cases to draw from: token ids below `vocab_size`, rows of up to `max_length`
+    tokens, what the subject can be built with, and what it `offers` beyond the protocol."""
 
     vocab_size: int
     max_length: int
@@ -42,8 +42,8 @@ class Space:
 
 
 def space_of(factory: Factory, max_length: int | None = None) -> Space:
-    """The space of the subjects of `factory`, with rows of up to `max_length` tokens (default
-    LONGEST, or the subject's max_length if that is less)."""
+    """Returns the space of cases for the subjects of `factory`, with rows of up to `max_length`
+    tokens (default LONGEST, or the subject's max_length if that is less). Raises UsageError."""
     limits = factory.limits()
     if max_length is not None and limits.max_length is not None and max_length > limits.max_length:
         raise UsageError(
@@ -65,13 +65,14 @@ def space_of(factory: Factory, max_length: int | None = None) -> Space:
 
 
 def focuses_of(space: Space) -> tuple[str, ...]:
-    """What the cases of `space` may be about, each as often as the others."""
+    """Returns every focus that cases of `space` can have."""
     return (*PLAIN_FOCUSES, *focuses(space.offers))
 
 
 @st.composite
 def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
-    """One case of `space`, about `focus` (default: any): rows of one length, all different."""
+    """Draws a case of `space` about `focus` (default: any). Its rows are distinct and of one
+    length."""
     most_rows = min(MOST_ROWS, space.vocab_size)
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
@@ -97,11 +98,12 @@ def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
 
 @dataclass
 class Balance:
-    """Keeps the cases that a run of `examples` draws from `space` balanced: independent draws leave
-    a setting out of a short run, and Hypothesis is fond of the smallest case.
+    """Decides which drawn cases to run, so that a run of `examples` covers `space` evenly.
+    Independent draws would leave a setting out of a short run, and Hypothesis often draws the
+    smallest case.
 
-    `missing` are the settings that no case has had yet, `single` counts the cases of one call,
-    which read no cache, `passed` those that were passed over, and `schedules` are those drawn.
+    `missing` holds the settings that no case has had yet, `schedules` those that were drawn.
+    `single` counts the cases of one call, which read no cache, and `rejected` those not to run.
     """
 
     space: Space
@@ -109,7 +111,7 @@ class Balance:
     missing: set[str] = field(init=False)
     drawn: int = 0
     single: int = 0
-    passed: int = 0
+    rejected: int = 0
     schedules: set[tuple[Entry, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -117,10 +119,10 @@ class Balance:
         self.missing = {repr(pair) for name in choices for pair in _pairs(name, choices[name])}
 
     def wants(self, case: Case) -> bool:
-        """Whether `case` is one to run; if not, another should be drawn in its place.
+        """Returns whether to run `case`; if not, another is to be drawn instead.
 
-        The last two thirds of a run go to the settings that are missing, until none is. One case in
-        eight may be of a single call, and no program comes twice.
+        After a third of a run, only cases with a missing setting are wanted, until none is missing.
+        One case in eight may consist of a single call. No program is run twice.
         """
         settings = {"dtype": case.dtype, **case.config}
         new = self.missing & {repr(pair) for pair in settings.items()}
@@ -128,8 +130,8 @@ class Balance:
         crowded = single and self.space.max_length > 1 and 8 * self.single > self.drawn
         crowded |= not case.is_plain and case.schedule in self.schedules
         idle = bool(self.missing) and not new and 3 * self.drawn >= self.examples
-        if (crowded or idle) and self.passed < MOST_PASSED * self.examples:
-            self.passed += 1
+        if (crowded or idle) and self.rejected < MOST_REJECTED * self.examples:
+            self.rejected += 1
             return False
         self.missing -= new
         self.drawn += 1
@@ -142,13 +144,13 @@ def _pairs(name: str, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return [(name, value) for value in values]
 
 
-def one_by_one(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Up to `max_length` single tokens."""
+def draw_one_by_one(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draws up to `max_length` single tokens."""
     return st.integers(1, max_length).map(lambda count: (1,) * count)
 
 
-def prefilled(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """A prefill and then single tokens."""
+def draw_prefill(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draws a prefill and then single tokens."""
     return st.integers(1, max_length).flatmap(
         lambda prefill: st.integers(0, max_length - prefill).map(
             lambda decodes: (prefill, *(1,) * decodes)
@@ -156,19 +158,23 @@ def prefilled(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
     )
 
 
-def chunked(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Arbitrary chunks, mostly small ones."""
+def draw_chunks(max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draws arbitrary chunks, mostly small ones."""
     small = st.integers(1, min(SMALL_CHUNK, max_length))
     size = st.one_of(small, small, st.integers(1, max_length))
     chunks = st.lists(size, min_size=1, max_size=max(SMALL_CHUNK, max_length // 2))
     return chunks.map(lambda sizes: _cut(sizes, max_length))
 
 
-PLAIN_FOCUSES = {"token by token": one_by_one, "prefill + decode": prefilled, "chunks": chunked}
+PLAIN_FOCUSES = {
+    "token by token": draw_one_by_one,
+    "prefill + decode": draw_prefill,
+    "chunks": draw_chunks,
+}
 
 
 def _cut(sizes: list[int], max_length: int) -> tuple[int, ...]:
-    """The leading chunks of `sizes` that fit into `max_length`, the last one cut to fit."""
+    """Returns the leading chunks of `sizes` that fit into `max_length`, the last one cut to fit."""
     kept: list[int] = []
     for size in sizes:
         left = max_length - sum(kept)

@@ -14,7 +14,7 @@ from kvfuzz.oracle.reference import reference
 from kvfuzz.search.hypothesis_run import run_strategy
 from kvfuzz.search.judge import KnownReference
 from kvfuzz.search.known_divergences import Expectation
-from kvfuzz.search.rounds import Plan, drawn_cases, fresh_seed
+from kvfuzz.search.rounds import Plan, draw_cases, fresh_seed
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
@@ -44,7 +44,7 @@ def draw_campaign(
         until=None,
         expected=tuple(expected),
     )
-    cases = drawn_cases(plan.space, plan.seed, plan.examples or EXAMPLES)
+    cases = draw_cases(plan.space, plan.seed, plan.examples or EXAMPLES)
     return Campaign(plan, tuple(case for case in cases if not is_expected(plan, case)), **how)
 
 

@@ -7,7 +7,7 @@ import pytest
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.zoo import cached
@@ -44,7 +44,7 @@ def test_every_need_can_be_met():
 def test_a_mutant_as_a_subject_draws_cases_that_fit():
     """`kvfuzz fuzz mutant:ID` meets no other."""
     factory = load(f"mutant:{RING.id}")
-    cases = drawn_cases(space_of(factory), 0, 30)
+    cases = draw_cases(space_of(factory), 0, 30)
     assert all(RING.with_required_config(case) == case for case in cases)
     assert {case.config["window"] for case in cases} == {3, 5}
     assert fuzz(f"mutant:{RING.id}", seed=0).failure.case.config["cache"] == "ring"

@@ -5,7 +5,7 @@ import pytest
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.traced_states import first_state
 from kvfuzz.oracle.agreement import check
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from mutants.campaign.cases import prepare_cases
@@ -46,7 +46,7 @@ def test_no_logits_of_a_drawn_case_differ(mutant_id):
     """And where a state does, the first that does is the declared one."""
     faulty = with_mutant(ZOO, find(mutant_id))
     located = set()
-    for case in drawn_cases(space_of(faulty), 5, 6):
+    for case in draw_cases(space_of(faulty), 5, 6):
         assert check(faulty.subject(case), case, trace=False, probe=False).status == "agreed"
         first = first_state(faulty.subject(case), case)
         located |= {first.site} if first else set()
@@ -55,7 +55,7 @@ def test_no_logits_of_a_drawn_case_differ(mutant_id):
 
 def test_without_a_fault_no_state_differs():
     """Of cases that the fuzzer draws for the zoo."""
-    for case in drawn_cases(space_of(ZOO), 5, 12):
+    for case in draw_cases(space_of(ZOO), 5, 12):
         assert first_state(ZOO.subject(case), case) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvfuzz.errors import UsageError
-from kvfuzz.search.rounds import drawn_cases
+from kvfuzz.search.rounds import draw_cases
 from kvfuzz.subjects.loading import Options
 from mutants.campaign.campaign import Limits
 from mutants.campaign.cases import prepare_cases
@@ -199,7 +199,7 @@ def test_the_clean_decoder_is_a_baseline(prepared):
 def test_the_cases_are_those_of_the_fuzzer(prepared):
     """A clean hunt under the seed examines the same, in the same order."""
     plan = prepared.campaign.plan
-    assert list(prepared.campaign.cases) == drawn_cases(plan.space, 3, 20)
+    assert list(prepared.campaign.cases) == draw_cases(plan.space, 3, 20)
 
 
 def test_one_process_and_two_others_give_the_same_table():
