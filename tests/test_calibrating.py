@@ -168,7 +168,7 @@ def test_a_calibration_of_another_build_or_subject_is_not_used(tmp_path):
     with pytest.raises(UsageError, match="does not fit: it was made with torch 1.0"):
         with_calibration(Options(), "zoo:rope", tmp_path, kept)
     write_json(kept, found.to_json())
-    with pytest.raises(UsageError, match="it is one of zoo:rope, not of zoo"):
+    with pytest.raises(UsageError, match="it is a calibration of zoo:rope, not of zoo"):
         with_calibration(Options(), "zoo", tmp_path, kept)
     assert with_calibration(Options(), "zoo:rope", tmp_path, None)[0].calibration == replace(
         found, path=str(kept)
@@ -179,9 +179,9 @@ def test_a_calibration_of_another_build_or_subject_is_not_used(tmp_path):
     ("text", "message"),
     [
         ("", "is not JSON"),
-        ("[1]", "is no calibration"),
+        ("[1]", "is not a calibration"),
         ('{"kind": "kvfuzz calibration", "schema": 2}', "has schema 2, this kvfuzz reads 1"),
-        ('{"kind": "kvfuzz calibration", "schema": 1}', "is no calibration: KeyError: 'lanes'"),
+        ('{"kind": "kvfuzz calibration", "schema": 1}', "is not a calibration: KeyError: 'lanes'"),
         (
             '{"kind": "kvfuzz calibration", "schema": 1, "lanes": []}',
             "it should have one lane for each dtype",
@@ -203,7 +203,7 @@ def test_a_file_with_a_number_that_is_none_is_refused(tmp_path):
     data = {**calibrate("zoo:rope", examples=10, seed=0).to_json(), "seed": float("inf")}
     path = tmp_path / "c.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(UsageError, match="is no calibration: OverflowError"):
+    with pytest.raises(UsageError, match="is not a calibration: OverflowError"):
         read(path)
 
 

@@ -137,7 +137,7 @@ def test_without_a_bound_an_agreement_says_nothing():
     ("attributes", "message"),
     [
         ({"cache_dtype": "int7"}, "cache_dtype should be one of float64, .*, got 'int7'"),
-        ({"cache_bound": 0.1}, "cache_bound needs a cache_dtype beside it"),
+        ({"cache_bound": 0.1}, "cache_bound needs a cache_dtype, too"),
         ({"cache_dtype": "int8", "cache_bound": 7}, "between 0 and 1, or inf .*, got 7"),
     ],
 )

@@ -51,15 +51,10 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path, plac
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_checking_leaves_nothing_behind(tmp_path):
-    """Not even an empty file."""
-    check_writable(tmp_path / "report.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_checking_makes_no_folders(tmp_path):
-    """Work that is refused later leaves no litter."""
-    check_writable(tmp_path / "a" / "b" / "report.json")
+@pytest.mark.parametrize("place", ["report.json", "a/b/report.json"])
+def test_checking_leaves_nothing_behind(tmp_path, place):
+    """Neither an empty file nor a folder."""
+    check_writable(tmp_path / place)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,8 +20,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Counterexample:
-    """`subject` is the name that finds it again; `verdict` and `located` are what was seen, as
-    JSON; `environment` is where: versions, thread count, device."""
+    """A failing case and what was seen.
+
+    `subject` is the name that finds the subject again; `verdict` and `located` are JSON;
+    `environment` holds versions, thread count and device (`kvfuzz.case.environment`).
+    """
 
     subject: str
     case: Case
@@ -42,12 +45,12 @@ class Counterexample:
 
     @property
     def digest(self) -> str:
-        """Eight hex digits of what is run: the same subject and case have the same."""
+        """Eight hex digits of the subject and the case."""
         identity = json.dumps([self.subject, self.case.to_json()], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
     def save(self, folder: Path) -> Path:
-        """Write this to `folder`, under its digest, and return the path."""
+        """Writes this to `folder`, named by its digest, and returns the path."""
         path = folder / f"{self.digest}.json"
         write_json(path, self.to_json())
         return path
@@ -56,15 +59,13 @@ class Counterexample:
 def counterexample(
     subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
 ) -> Counterexample:
-    """What was just seen, with the environment it was seen in."""
+    """Makes a counterexample of what was just seen, with the present environment."""
     return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
 
 
 def read(path: Path) -> Counterexample:
-    """The counterexample in the file at `path`.
-
-    Raises InvalidCounterexample, in one line that names the file and what is wrong with it.
-    """
+    """Reads the counterexample in the file at `path`. Raises InvalidCounterexample, in one line
+    that names the file and what is wrong with it."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Write reports whole or not at all."""
+"""Reads JSON, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from kvfuzz.errors import UsageError, one_line
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a report path that cannot be written, before the work whose result it would hold.
-
-    Nothing is made. Raises UsageError.
-    """
+    """Raises UsageError if `path` cannot be written, before the work whose result it will hold.
+    Leaves nothing behind."""
     try:
         if path.is_dir():
             raise UsageError(f"cannot write {path}: it is a directory; name a file")
@@ -36,15 +34,15 @@ def check_writable(path: Path) -> None:
 
 
 def name_in_folder(subject: str) -> str:
-    """A file name for what is kept about the subject of this name, which may hold anything."""
+    """Returns a file name for data about `subject`, whose name may hold any character."""
     return hashlib.sha256(subject.encode()).hexdigest()[:8]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, which a reader sees either as before or complete.
+    """Writes `text` to `path`; a reader sees the old file or the complete new one.
 
-    Missing folders are made; what a link points to is replaced, not the link; a pipe or a device
-    is written to. Raises UsageError if it cannot be written.
+    Makes missing folders; replaces the target of a link, not the link; writes into a pipe or a
+    device. Raises UsageError if that fails.
     """
     try:
         if _is_special(path):
@@ -71,12 +69,12 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether something stands at `path` that is neither a file nor a folder."""
+    """Whether `path` is neither a file nor a folder, but a pipe or a device."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _target(path: Path) -> Path:
-    """What `path` stands for once links are followed. Raises OSError for links in a circle."""
+    """Follows the links of `path`. Raises OSError for links in a circle."""
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -84,7 +82,7 @@ def _target(path: Path) -> Path:
 
 
 def read_json(path: Path, option: str = "") -> Any:
-    """What the JSON file at `path` holds, which the `option` names. Raises UsageError, in one line,
+    """Reads the JSON file at `path`, which `option` of the command line named. Raises UsageError
     for a file that cannot be read or is not JSON."""
     name = f"{option} {path}".strip()
     try:
@@ -96,12 +94,12 @@ def read_json(path: Path, option: str = "") -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON; see `to_json_text`."""
+    """Writes `data` as JSON; see `to_json_text`."""
     write_text(path, to_json_text(data))
 
 
 def to_json_text(data: Any) -> str:
-    """`data` as strict JSON: numbers that are not finite become "inf", "-inf" or "nan"."""
+    """Writes `data` as strict JSON; numbers that are not finite become "inf", "-inf" or "nan"."""
     return json.dumps(_strict(data), indent=1, allow_nan=False) + "\n"
 
 

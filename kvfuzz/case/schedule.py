@@ -1,7 +1,7 @@
-"""What a schedule is made of: calls that feed tokens, and operations on caches.
+"""The entries of a schedule: calls that feed tokens, and operations on caches.
 
-A plain number feeds that many tokens to every row; everything else is one of the operations below.
-In JSON an operation is a list that begins with its word, `["crop", 2]`.
+A plain number feeds that many tokens to every row; any other entry is one of the operations below.
+In JSON an operation is a list that begins with its word: `["crop", 2]`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SIDES = ("left", "right")
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Feed `size` columns, of which row i holds `size - pads[i]` tokens of text; the others are
-    padding, all on one `side`. What they hold is drawn like any token, so that a leak shows."""
+    """Feeds `size` columns. Row i gets `size - pads[i]` tokens of text, and padding on one `side`.
+    The padding tokens are drawn like any other, so that a leak shows."""
 
     word: ClassVar[str] = "padded"
     size: int
@@ -28,7 +28,7 @@ class Padded:
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """Drop the last `count` slots of every row: all of them, if there are no more."""
+    """Drops the last `count` slots of every row, or all if there are fewer."""
 
     word: ClassVar[str] = "crop"
     count: int
@@ -36,14 +36,14 @@ class Crop:
 
 @dataclass(frozen=True, slots=True)
 class Reorder:
-    """Row i of the cache becomes the old row `rows[i]`: a permutation, a selection, or a
+    """Makes the old row `rows[i]` the new row i of the cache: a permutation, a selection or a
     repetition."""
 
     word: ClassVar[str] = "reorder"
     rows: tuple[int, ...]
 
     def kind(self, of: int) -> str:
-        """What this does to a cache `of` so many rows: `repeat` if a row comes twice, `select` if
+        """Names the kind for a cache `of` so many rows: `repeat` if a row comes twice, `select` if
         one is left out, else `reorder`."""
         if len(set(self.rows)) < len(self.rows):
             return "repeat"
@@ -52,29 +52,29 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Copy the current cache and go on with the copy, which is the newest cache."""
+    """Copies the current cache and continues on the copy, which is the newest cache."""
 
     word: ClassVar[str] = "fork"
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Save the current cache, and go on with what is loaded from that."""
+    """Saves the current cache, and continues on what `load` makes of that."""
 
     word: ClassVar[str] = "restore"
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Empty the current cache, and use it again."""
+    """Empties the current cache and continues on it."""
 
     word: ClassVar[str] = "reset"
 
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """Begin a cache of `rows` rows on the same subject, and go on with it. As the first entry it
-    says how many rows there are to begin with."""
+    """Begins another cache of `rows` rows on the same subject, and continues on it. As the first
+    entry of a schedule it sets the number of rows of the first cache."""
 
     word: ClassVar[str] = "new"
     rows: int
@@ -82,7 +82,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Go on with cache number `cache`; they are counted from 0 in the order they were made."""
+    """Continues on cache number `cache`; caches count from 0 in the order they were made."""
 
     word: ClassVar[str] = "switch"
     cache: int
@@ -96,7 +96,7 @@ OPERATIONS = {
 
 
 def entry_to_json(entry: Entry) -> Any:
-    """A number as it is, an operation as a list."""
+    """Returns a number as it is, an operation as a list."""
     if isinstance(entry, int):
         return entry
     values = (list(v) if isinstance(v, tuple) else v for v in astuple(entry))
@@ -104,7 +104,7 @@ def entry_to_json(entry: Entry) -> Any:
 
 
 def entry_from_json(data: Any) -> Entry:
-    """What `entry_to_json` wrote. Raises InvalidCase naming what is wrong."""
+    """Reads what `entry_to_json` wrote. Raises InvalidCase, which names the wrong value."""
     if isinstance(data, int) and not isinstance(data, bool):
         return data
     if not isinstance(data, list) or not data or data[0] not in OPERATIONS:
@@ -124,7 +124,7 @@ def entry_from_json(data: Any) -> Entry:
 
 
 def entry_text(entry: Entry) -> str:
-    """For a person: `3`, `crop 2`, `4 padded left [0, 2]`."""
+    """Writes an entry for a reader: `3`, `crop 2`, `4 padded left [0, 2]`."""
     match entry:
         case int():
             return str(entry)
@@ -143,11 +143,12 @@ def entry_text(entry: Entry) -> str:
 
 
 def schedule_text(schedule: Sequence[Entry]) -> str:
+    """Writes a schedule for a reader: `[3, crop 2, 1]`."""
     return f"[{', '.join(map(entry_text, schedule))}]"
 
 
 def _check_types(entry: Operation) -> None:
-    """Raise InvalidCase for a field of the wrong type."""
+    """Raises InvalidCase for a field of the wrong type."""
     wanted: dict[str, type] = {"pads": tuple, "rows": tuple, "side": str}
     if isinstance(entry, New):
         wanted = {}

@@ -1,4 +1,4 @@
-"""What a comparison found, as plain data."""
+"""The verdict on a case, as plain data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Status = Literal["agreed", "weak", "vacuous", "diverged", "discarded"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest excess at the first column where the paths differ.
+    """The largest excess in the first column where the paths differ.
 
-    `cached` and `uncached` are the logits of vocabulary entry `token`, read after column `column`
-    of row `row` of the token table, which step `step` (counted from 0, of kind `kind`) has fed; it
-    is at `position` of the row's own tokens.
+    `cached` and `uncached` are the logits of vocabulary entry `token` after column `column` of row
+    `row` of the token table; step `step` (from 0, of kind `kind`) fed that column. `position` is
+    its position in the row's own text.
     """
 
     step: int
@@ -31,12 +31,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What a divergence does to predictions; it is told beside the verdict and never decides it,
-    since these measures are blind to faults that logits show.
+    """How a divergence changes predictions. It never decides the verdict: these measures miss
+    faults that the logits show.
 
-    Of the `positions` that are finite in both paths: at how many the most likely token is another;
-    the largest KL divergence of the cached from the uncached prediction, in nats; and
-    |cached - uncached| / |uncached|, in the 2-norm over all logits.
+    Over the `positions` that are finite in both paths: `argmax_flips` counts those where the most
+    likely token changes; `kl` is the largest KL divergence of the cached from the uncached
+    prediction, in nats; `relative_l2` is |cached - uncached| / |uncached| in the 2-norm over all
+    logits.
     """
 
     positions: int
@@ -47,24 +48,26 @@ class Impact:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found, and on what evidence. `status` is
+    """The verdict on a case by one law, and the evidence for it. `status` is
 
-    - `agreed`: no difference beyond what rounding may do;
-    - `weak`: none either, but rounding may do so much that this says nothing;
-    - `vacuous`: agreed, but on a case that a corrupted cache would have passed as well;
+    - `agreed`: no difference is larger than rounding explains;
+    - `weak`: nor here, but rounding could hide any fault, so agreement says nothing;
+    - `vacuous`: agreed, but a corrupted cache would have agreed too;
     - `diverged`;
     - `discarded`: nothing could be compared.
 
-    `positions` is the number of positions compared over all rows of the batch, `weak_positions` of
-    those that say nothing; `excess` the largest |difference| / allowed, above 1 when diverged;
-    `basis` where the allowed comes from (`measured`, `constant` or `declared`); `worst` the row and
-    the column of the largest excess; `differences` and `allowed` hold each column's largest
-    |difference| and allowance, [rows][columns] of the token table. `error` is what a path raised;
-    `precision` what the cached path rounds and the uncached one does not; `reason` says why a case
-    is weak, vacuous or discarded. `prefixwise` is true when the uncached path gave other logits for
-    a prefix alone than for the same prefix inside a longer run, so that one uncached run per prefix
-    was made and is what the cached path was judged against. `law` is the law that was judged
-    (`kvfuzz.oracle.laws`), and `finding` says what breaks one that is not agreement.
+    `positions` counts the positions compared, over all rows, and `weak_positions` those where
+    rounding could hide any fault. `excess` is the largest |difference| / allowed, above 1 if
+    diverged; `worst` is its row and column; `dtype` is the dtype whose rounding is allowed for, and
+    `basis` the source of the allowed difference (`measured`, `constant` or `declared`).
+    `differences` and `allowed` hold the values of the worst logit of each cell of the token table,
+    [rows][columns]. `first` is the first divergence, `impact` its effect on predictions.
+
+    `error` is what a path raised, at step `error_step`; `precision` names a dtype that the cached
+    path alone rounds to; `reason` says why a case is weak, vacuous or discarded. `prefixwise` is
+    true if the uncached path gave other logits for a prefix alone than inside a longer run, so that
+    the reference is one uncached run per prefix. `law` is the law (`kvfuzz.oracle.laws`), and
+    `finding` says what breaks it, for any law but agreement.
     """
 
     status: Status
@@ -91,6 +94,6 @@ class Verdict:
         return self.status == "diverged"
 
     def to_json(self) -> dict[str, Any]:
-        # `rows` and `weak_rows` are the keys of before, kept for one release.
+        # The former names of two keys are kept for one release.
         former = {"rows": self.positions, "weak_rows": self.weak_positions}
         return asdict(self) | former

@@ -1,8 +1,8 @@
-"""A calibration: what clean cases of a subject came to on one machine, kept in a small file.
+"""Reads and writes calibrations: the rounding of a correct subject, measured on one machine.
 
-It is a regression boundary. Outside float64 it may also widen what is allowed, by a `leeway` of 2,
-4 or 8, where the arithmetic of a device is coarser than its dtype says. The float64 lane is never
-widened.
+A calibration is a regression boundary: the largest |difference| / allowed of clean cases, for each
+dtype. Outside float64 it may also widen the allowed difference, by a `leeway` of 2, 4 or 8, for a
+device whose arithmetic is coarser than its dtype says (TF32). Float64 is never widened.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ KIND = "kvfuzz calibration"
 SCHEMA = 1
 LEEWAYS = (1.0, 2.0, 4.0, 8.0)
 COMFORTABLE = 0.5
-"""Clean cases should come to no more than this share of what is allowed."""
+"""The largest |difference| / allowed that clean cases may reach."""
 
-# What a measurement depends on. A file that differs in one of these says nothing here.
+# A calibration made in an environment that differs in one of these is not used.
 DEPENDS_ON = ("torch", "device", "backend", "threads")
 
-# The keys of a lane in files of before, which are written beside the new ones for one release.
+# The former keys of a lane. They are read, and written next to the new ones for one release.
 FORMER = {"rows": "positions", "weak_rows": "weak_positions"}
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the clean cases of one dtype came to: `worst` is the largest |difference| / allowed at
-    a leeway of 1, and `where` the case and the position of it. `leeway` multiplies what is allowed
-    from then on."""
+    """The measurement of one dtype: `worst` is the largest |difference| / allowed at a leeway of 1,
+    `where` its case, row and position. `leeway` multiplies the allowed difference from then on."""
 
     dtype: str
     cases: int
@@ -50,8 +49,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The lanes of `subject`, with the user's settings `config`, that were measured with `examples`
-    cases drawn under `seed`, and the `environment` they were measured in."""
+    """The measurements of `subject` with the user's settings `config`, one lane for each dtype.
+
+    `examples` cases were drawn under `seed`, in `environment` (`kvfuzz.case.environment`). `path`
+    is the file it was read from.
+    """
 
     subject: str
     seed: int
@@ -62,16 +64,16 @@ class Calibration:
     path: str | None = None
 
     def leeway(self, dtype: str) -> float:
-        """What multiplies the allowed difference in `dtype`: 1 where it was not measured."""
+        """Returns the factor of the allowed difference in `dtype`: 1 if it was not measured."""
         return next((lane.leeway for lane in self.lanes if lane.dtype == dtype), 1.0)
 
     def misfit(
         self, subject: str, config: Mapping[str, Any], environment: Mapping[str, Any]
     ) -> str | None:
-        """Why this calibration says nothing about `subject` with `config` in `environment`; None if
-        it does."""
+        """Says why this calibration does not hold for `subject` with `config` in `environment`;
+        None if it does."""
         if subject != self.subject:
-            return f"it is one of {self.subject}, not of {subject}"
+            return f"it is a calibration of {self.subject}, not of {subject}"
         if dict(config) != dict(self.config):
             return f"it was made with the settings {self.config}, these are {dict(config)}"
         for name in DEPENDS_ON:
@@ -94,16 +96,15 @@ class Calibration:
 
 
 def read(path: Path) -> Calibration:
-    """The calibration in the file at `path`. Raises UsageError, in one line that names the file."""
+    """Reads the calibration in the file at `path`. Raises UsageError, which names the file."""
     data = read_json(path)
     return from_json(data, str(path))
 
 
 def from_json(data: Any, name: str) -> Calibration:
-    """The calibration that `Calibration.to_json` gave. Raises UsageError, in one line that calls
-    it `name`."""
+    """Reads what `Calibration.to_json` gave. Raises UsageError, which calls it `name`."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise UsageError(f'{name} is no calibration: it has no "kind": "{KIND}"')
+        raise UsageError(f'{name} is not a calibration: it has no "kind": "{KIND}"')
     if data.get("schema") != SCHEMA:
         raise UsageError(f"{name} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
     known = ("schema", "kind", "subject", "seed", "examples", "config", "lanes")
@@ -121,11 +122,12 @@ def from_json(data: Any, name: str) -> Calibration:
             name,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{name} is no calibration: {one_line(error)}") from None
+        raise UsageError(f"{name} is not a calibration: {one_line(error)}") from None
 
 
 def leeway_for(worst: float) -> float | None:
-    """The least leeway with which `worst`, at a leeway of 1, is comfortable; None if none is."""
+    """Returns the least of LEEWAYS that brings `worst`, measured at 1, to COMFORTABLE; None if none
+    does."""
     return next((leeway for leeway in LEEWAYS if worst <= leeway * COMFORTABLE), None)
 
 
@@ -133,7 +135,7 @@ def _lane(data: Mapping[str, Any]) -> Lane:
     lane = Lane(**{FORMER.get(key, key): value for key, value in dict(data).items()})
     if lane.dtype not in DTYPES:
         raise ValueError(f"there is no dtype {lane.dtype!r}")
-    # Not what calibrate would have written.
+    # Only leeways that calibrate would have written: a file must not widen the bound at will.
     wide = lane.dtype == "float64" and lane.leeway != 1
     if wide or isinstance(lane.leeway, bool) or lane.leeway != leeway_for(lane.worst):
         raise ValueError(f"{lane.dtype} has a leeway of {lane.leeway!r} for {lane.worst!r}")

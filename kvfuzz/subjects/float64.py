@@ -1,10 +1,10 @@
-"""Run a subject in float64, and perturb its weights by a unit roundoff.
+"""Runs a subject in float64, and perturbs its weights by a unit roundoff.
 
-A subject's float64 *twin* has the same weights and does all arithmetic in float64, also in places
-that are hard-coded to float32.
+The float64 *twin* of a subject has the same weights and does all arithmetic in float64, also where
+the model's code asks for float32.
 
-Weights are changed in the subject itself, so that its own code runs, and are exactly what they were
-when a context ends, also by an exception.
+The twin runs the subject's own code, so the weights are changed in the subject itself. They are bit
+for bit what they were when a context ends, also by an exception.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ _NARROW = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16}
 def promoted(
     function_calls: bool = True, native: frozenset[torch.dtype] = frozenset()
 ) -> Iterator[Promotion]:
-    """Inside, whatever asks torch for float32 gets float64, and float64 is the default dtype.
+    """Inside the context, code that asks torch for float32 gets float64, and float64 is the default
+    dtype. The promotion says afterwards whether it was `needed`.
 
     A model in float64 often keeps islands such as `softmax(..., dtype=torch.float32)` or
-    `x.float()`: they round to 1e-7, which hides small faults and looks like one. Requests for
-    float16 or bfloat16 are left alone, because a cache that rounds to them is a fault to find;
-    unless it is a dtype that the model is `native` to, which rounds nothing there.
-
-    Everything is as it was when the block ends, also by an exception. The promotion says afterwards
-    whether it was `needed`. Without `function_calls`, float64 is the default and no more.
+    `x.float()`: they round to 1e-7, which hides small faults and looks like one. A request for
+    float16 or bfloat16 stays, because a cache that rounds to them is a fault to find; unless it is
+    a dtype of the model's own weights (`native`), which in the twin are float64. Without
+    `function_calls` only the default dtype changes.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -50,8 +49,8 @@ def promoted(
 
 
 class Promotion(TorchFunctionMode):
-    """Gives float64 to every call that asks for float32 or a `native` dtype; `needed` tells whether
-    one did."""
+    """Passes float64 to every torch function that is called with float32 or a `native` dtype, and
+    float64 methods for `.float()` and the like. `needed` says whether there was such a call."""
 
     def __init__(self, native: frozenset[torch.dtype] = frozenset()) -> None:
         super().__init__()
@@ -87,22 +86,23 @@ class Promotion(TorchFunctionMode):
         return self._wide[value] if self._asked(value) else value
 
 
-# Larger numbers stand for infinity in a mask; a perturbation could make them just that.
+# Larger numbers stand for infinity in a mask; a perturbation could overflow them to infinity.
 _MOST = 1e30
-# The length of a row of signs: at least, and at most if it is to be kept.
+# The least length of a row of random signs, and the most that is kept in memory.
 _LEAST_ROW, _MOST_KEPT = 2**18, 2**23
+# Draw number n begins n * _SHIFT signs into the row; there are at most _MOST_DRAWS.
 _MOST_DRAWS, _SHIFT = 64, 17
-# The draws of weights, and from here on those of embedded tokens.
+# Draws from this number on perturb embedded tokens, those before it weights.
 _EMBEDDED = 32
 
 
 class Twin:
-    """The float64 twin of `subject`, which runs while `running()` is open.
+    """The float64 twin of `subject`: inside `running()` the subject holds float64 tensors.
 
-    `weights` are the tensors that are perturbed; every other floating-point tensor that the subject
-    holds is only made float64. What the subject writes into its attributes while the twin runs (a
-    table made on first use, a counter) is the twin's own: it is there when the twin runs again, and
-    the subject never sees it. `always` tells that the subject's own calls run in it.
+    `weights` are the tensors to perturb, `native` their dtypes outside. Whatever the subject writes
+    into its attributes while the twin runs (a table made on first use, a counter) belongs to the
+    twin: the next run of the twin finds it, the subject never does. `always` is true if all calls
+    of the subject run in the twin (Float64Subject).
     """
 
     def __init__(self, subject: Any, always: bool = False) -> None:
@@ -122,30 +122,31 @@ class Twin:
 
     @contextmanager
     def running(self, promoting: bool = True) -> Iterator[Promotion]:
-        """Inside, the subject's tensors are float64 and, if `promoting`, so is what it asks float32
-        for."""
+        """Inside the context the subject's tensors are float64 and, if `promoting`, its requests
+        for float32 give float64."""
         if self._doubles is None:
             self._doubles = [_double(tensor) for tensor in self._tensors]
-        with torch._C.DisableTorchFunction():  # none of this is an operation of the subject's
+        # The modes that watch the subject (Promotion, the locator's tracer) must not see this.
+        with torch._C.DisableTorchFunction():
             held = [tensor.data for tensor in self._tensors]
         attributes = _attributes_of(self._owners)
         try:
-            # Pointers are exchanged, not values: cheap, and what comes back is bit for bit the old.
+            # `.data` exchanges pointers and copies no values: cheap, and exact on the way back.
             with torch._C.DisableTorchFunction():
                 _exchange(self._tensors, self._doubles)
             if self._attributes is not None:
-                _give(self._owners, self._attributes)
+                _set_attributes(self._owners, self._attributes)
             with promoted(promoting, self.native) as promotion:
                 yield promotion
         finally:
             self._attributes = _attributes_of(self._owners)
-            _give(self._owners, attributes)
+            _set_attributes(self._owners, attributes)
             with torch._C.DisableTorchFunction():
                 _exchange(self._tensors, held)
 
 
 _Attributes = tuple[dict[str, Any], dict[str, Any]]
-"""What an object holds, and the buffers of one that is a module."""
+"""The `__dict__` of an object, and the buffers of a module."""
 
 
 def _attributes_of(owners: Sequence[Any]) -> list[_Attributes]:
@@ -155,7 +156,7 @@ def _attributes_of(owners: Sequence[Any]) -> list[_Attributes]:
     ]
 
 
-def _give(owners: Sequence[Any], attributes: Sequence[_Attributes]) -> None:
+def _set_attributes(owners: Sequence[Any], attributes: Sequence[_Attributes]) -> None:
     for owner, (plain, buffers) in zip(owners, attributes, strict=True):
         if hasattr(owner, "__dict__"):
             vars(owner).clear()
@@ -166,7 +167,7 @@ def _give(owners: Sequence[Any], attributes: Sequence[_Attributes]) -> None:
 
 
 class Float64Subject:
-    """`subject` in the float64 lane: its float64 twin behind the same protocol."""
+    """`subject`, all of whose calls run in its float64 twin."""
 
     def __init__(self, subject: Any) -> None:
         self.subject = subject
@@ -186,22 +187,22 @@ class Float64Subject:
 
 
 def twin_of(subject: Any) -> Twin:
-    """The twin that `subject` runs in or has made for itself, or else a new one."""
+    """Returns the `twin` of `subject` if it has one, else a new one."""
     own = getattr(subject, "twin", None)
     return own if isinstance(own, Twin) else Twin(subject)
 
 
 def weights_of(subject: Any) -> list[Tensor]:
-    """The floating-point tensors that `subject` computes with, as far as they can be found: the
-    parameters of its `model` and of what modules it is or holds; if there are none, the tensors
-    that it holds. Empty for an opaque subject."""
+    """Returns the floating-point tensors that `subject` computes with, as far as they can be found:
+    the parameters of its `model` and of all modules in it, or else all tensors that it holds.
+    Empty for an opaque subject."""
     things = walk([subject, getattr(subject, "model", None)], modules=True)
     found = [t for t in things if isinstance(t, Tensor) and t.is_floating_point()]
     return [tensor for tensor in found if isinstance(tensor, nn.Parameter)] or found
 
 
 def _exchange(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Give `tensors` what `others` of another dtype hold."""
+    """Lets `tensors` point to the data of `others`, where the dtype differs."""
     for tensor, other in zip(tensors, others, strict=True):
         if tensor.dtype != other.dtype:
             tensor.data = other
@@ -217,19 +218,19 @@ def _double(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], None]]:
-    """Inside, the function that this gives multiplies each of the float64 `weights` by 1 + size or
-    1 - size, as the perturbation number `draw` has it: `perturb(size, draw)`."""
-    # What stands for infinity in a mask could become just that, and is left alone.
+    """Yields `perturb(size, draw)`, which multiplies each entry of the float64 `weights`, and of
+    all embedded tokens, by 1 + size or 1 - size; random signs number `draw` decide which. The
+    weights are restored when the context ends."""
     weights = [w for w in weights if w.numel() and float(_largest(w.detach())) < _MOST]
     count = sum(weight.numel() for weight in weights)
     embedding, now = F.embedding, [0.0, 0]
 
     @functools.wraps(embedding)
     def embedded(*args: Any, **kwargs: Any) -> Tensor:
-        """Each occurrence of a token by itself: where a model takes the difference of neighbours,
-        equal ones would otherwise cancel, and so would what rounding does to them."""
+        """Perturbs each occurrence of a token on its own: if a model subtracts neighbours, a
+        perturbation of the table would cancel between equal tokens, as real rounding does not."""
         found = embedding(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # this is no operation of the subject's
+        with torch._C.DisableTorchFunction():  # hidden from the modes that watch the subject
             sign = signs(found.numel(), int(now[1]) + _EMBEDDED).view(found.shape)
             return found * (1 + now[0] * sign.to(found.device))
 
@@ -240,7 +241,7 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
             now[:] = size, draw
             pieces = torch.split(signs(count, draw), [weight.numel() for weight in weights])
             for weight, value, sign in zip(weights, saved, pieces, strict=True):
-                # In place, so that views of a weight that the subject keeps follow it.
+                # In place, so that a view of a weight that the subject keeps sees it too.
                 moved = sign.to(weight.device).view(weight.shape)
                 torch.addcmul(value, value, moved, value=size, out=weight.detach())
 
@@ -254,13 +255,14 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
 
 
 _largest = functools.partial(torch.linalg.vector_norm, ord=float("inf"))
-"""The largest |entry|, without a copy of all of them."""
+"""Returns the largest |entry|, without a copy of all of them."""
 
 
 def signs(count: int, draw: int) -> Tensor:
-    """-1 or 1 with equal chance, float64 [count]: the same for the same `draw`.
+    """Returns random signs -1 or 1, float64 [count], the same for the same `draw`.
 
-    One long row of signs serves all draws, each of which begins at another place in it.
+    All draws share one long row of signs, and each begins at another place in it: that is cheaper
+    than to draw anew for every case.
     """
     length = max(_LEAST_ROW, 1 << (count + _MOST_DRAWS * _SHIFT).bit_length())
     row = _row(length) if length <= _MOST_KEPT else _row.__wrapped__(length)

@@ -1,8 +1,8 @@
-"""Put a fault into the cached path of a subject, and into that path alone.
+"""Puts a fault into the cached path of a subject, and into no other.
 
-A *target* is a function named `module:attribute`, which the cached path calls through its module.
-While a step runs, the target is replaced; before and after it is the real one, so the uncached
-path never meets the fault.
+A *target* is a function, named `module:attribute`, that the cached path calls through its module.
+It is replaced while a step of the cached path runs, and real at all other times, so the uncached
+path never runs the fault.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from kvfuzz.subjects.protocol import OFFERED
 UNCACHED = ("uncached", "perturbed")
 FORWARD = ("cached", "generate", *UNCACHED)
 Fault = Callable[..., Any]
-"""Takes the real functions of its targets; returns the replacement, or a tuple of them."""
+"""Takes the real functions of its targets; returns the replacement, or a tuple with one for
+each."""
 
 
 @dataclass(frozen=True)
 class FaultyCache:
-    """A cache, and the replacements that act on it: a fault's own state lives as long."""
+    """A cache and the replacements that act on it, with the fault's state: that lives as long."""
 
     inner: Any
     replacements: tuple[Callable[..., Any], ...]
@@ -33,11 +34,11 @@ class FaultyCache:
 
 class Faulty:
     """`subject` with `fault` in its cached path; everything else is the subject's own. With `both`
-    the fault is in the uncached path as well, and its own state lives as long as the subject.
+    the fault is in the uncached path too, and its state lives as long as the subject.
 
-    `reached` counts the calls of a replaced target, `calls` the forward calls of a path
-    with the fault in it. Raises InvalidSubject if a target does not
-    exist or the fault does not return one replacement for each.
+    `reached` counts the calls of a replaced target, `calls` the forward calls of a faulty path.
+    Raises InvalidSubject if a target does not exist or the fault does not return one replacement
+    for each.
     """
 
     def __init__(
@@ -58,17 +59,17 @@ class Faulty:
         return self._with_fault(found, name) if acts else found
 
     def new_cache(self, batch: int) -> FaultyCache:
-        """An empty cache for `batch` rows, with a fresh fault of its own."""
+        """Returns an empty cache for `batch` rows, with a fresh fault."""
         replacements = self._replacements()
         with replaced(self.places, replacements):
             return FaultyCache(self.subject.new_cache(batch), replacements)
 
     def _with_fault(self, found: Callable[..., Any], name: str) -> Any:
-        """The subject's method `found`, called `name`, while the fault is in place."""
+        """Returns the subject's method `found`, called `name`, so that it runs with the fault."""
 
         @functools.wraps(found)
         def faulty(*args: Any, **kwargs: Any) -> Any:
-            # What is loaded has a fresh fault of its own, as a new cache has.
+            # A method without a cache (load) gets a fresh fault, as a new cache does.
             cache = next((a for a in args if isinstance(a, FaultyCache)), None)
             replacements = cache.replacements if cache else self._replacements()
             self.calls += name in FORWARD
@@ -80,12 +81,9 @@ class Faulty:
             if name == "cached":
                 logits, changed = result
                 return logits, FaultyCache(changed, replacements)
-            # These give no cache.
-            return (
-                result
-                if name in ("save", "view", "unused", "generate")
-                else FaultyCache(result, replacements)
-            )
+            if name in ("save", "view", "unused", "generate"):  # these return no cache
+                return result
+            return FaultyCache(result, replacements)
 
         return faulty
 
@@ -116,7 +114,7 @@ class Faulty:
 def replaced(
     places: Sequence[tuple[Any, str]], functions: Sequence[Callable[..., Any]]
 ) -> Iterator[None]:
-    """Inside this context each place (owner, name) holds the function given for it."""
+    """Replaces the attribute of each place (owner, name) by its function, inside the context."""
     real = [getattr(owner, name) for owner, name in places]
     try:
         for (owner, name), function in zip(places, functions, strict=True):
@@ -128,7 +126,7 @@ def replaced(
 
 
 def _place(target: str) -> tuple[Any, str]:
-    """The owner and the name that `module:attribute` stands for."""
+    """Finds the owner and the name of `module:attribute`."""
     module_name, _, path = target.partition(":")
     *owners, name = path.split(".")
     try:

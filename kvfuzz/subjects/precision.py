@@ -1,4 +1,4 @@
-"""Detects casts to a lower precision in the operations of a run."""
+"""Finds the casts to a lower precision among the operations of a run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvfuzz.subjects.dtypes import ROUNDOFF
 
-# Numbers that stand for infinity in a mask round to something else, and mean the same.
+# Larger numbers stand for infinity in a mask: they round to other numbers that mean the same.
 _MOST = 1e30
 
 
 def rounded_to(action: Callable[[], object]) -> dict[tuple[torch.dtype, torch.dtype], str]:
-    """The casts to a lower precision in `action` that changed a value: (from, to) -> operation."""
+    """Runs `action`; returns the casts in it that lost precision, as {(from, to): operation}."""
     losses = _Losses()
     with losses:
         action()
     return losses.found
 
 
-# Other operations that take one dtype and give another make something new (zeros like it, a view of
-# its bytes).
+# The operations that cast. Others with another dtype in than out make something new (zeros_like, a
+# view of the bytes).
 _CASTS = {torch.ops.aten._to_copy, torch.ops.aten.copy_, torch.ops.aten.copy}
 
 
 class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds the casts that take a floating-point tensor and give one of lower precision."""
+    """Records the casts of a floating-point tensor to a lower precision that change a value.
+
+    A dispatch mode sees what torch finally runs, below autograd: also the casts inside a library
+    function, and those of an operation that torch splits into several.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,7 +44,7 @@ class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket not in _CASTS:
             return result
         for given in result if isinstance(result, tuple | list) else (result,):
-            # Most give float64 or float32 from the same, and should not be held up.
+            # Cheap tests first: most copies keep their dtype.
             if isinstance(given, Tensor) and given.dtype in ROUNDOFF:
                 for source in _tensors((*args, *(kwargs or {}).values())):
                     if _coarser(given.dtype, source.dtype) and _changed(source, given):
@@ -49,8 +53,8 @@ class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """The floating-point tensors among `arguments` and in their lists. A single number that takes
-    part in an operation has no precision of its own."""
+    """Yields the floating-point tensors among `arguments` and in their lists. Skips tensors without
+    dimensions: torch treats them as numbers, which take the dtype of the other operand."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             if argument.is_floating_point() and argument.dim() > 0:
@@ -64,8 +68,8 @@ def _coarser(target: torch.dtype, source: torch.dtype) -> bool:
 
 
 def _changed(source: Tensor, given: Tensor) -> bool:
-    """Whether a cast changed a value. One to integers, which comes after the rounding itself, is
-    taken to."""
+    """Whether a cast changed a value. A cast to integers always counts: the rounding came just
+    before it."""
     if source.shape != given.shape or not given.is_floating_point():
         return True
     before, after = source.detach().double(), given.detach().double()

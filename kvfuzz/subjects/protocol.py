@@ -1,6 +1,6 @@
-"""The boundary: what a decoder under test must offer, and how one is named, found and built.
+"""The protocol of a decoder under test, and the checks that it is kept.
 
-A *subject* is one decoder. A *factory* builds subjects: one per model seed, dtype and drawn
+A *subject* is one decoder. A *factory* builds subjects: one for each model seed, dtype and drawn
 configuration, so that weights and settings vary from case to case.
 """
 
@@ -31,45 +31,49 @@ OFFERED = {
     "unused": ("cache",),
     "generate": ("tokens", "length", "beams", "cached"),
 }
-"""The optional methods of a subject, and what each is called with."""
+"""The optional methods of a subject, and the arguments of each."""
 
 
 @runtime_checkable
 class Subject(Protocol):
     """A decoder under test. Tokens are int64 [batch, time]; logits are [batch, time, vocab].
 
-    Optional attributes that kvfuzz uses when they are there:
-    `model`, the torch module behind both paths; `device`, where tokens are put; `width`, the
-    size of the residual stream (where noise cannot be measured, narrow decoders are allowed more);
-    `trace(record)`, a context manager inside which both paths report their states (see
-    `kvfuzz.locate`); `cache_dtype`, the dtype of a cache that rounds on purpose, and `cache_bound`,
-    how far that may move a logit, as a share of the position's largest;
-    `perturbed(tokens, size, draws)`, for a subject that can run many sets of weights at once: the
-    uncached float64 logits [draws, batch, time, vocab] of the weights as they are (for the draw
-    None) and of random perturbations of them by a relative `size` (see `kvfuzz.oracle.noise`).
+    Optional attributes:
 
-    What more can be done to a cache is offered by optional arguments of `cached` and by optional
-    methods (`OFFERED`); docs/subjects.md says what each must do. A method that raises
-    NotImplementedError, before it changes anything, refuses what this cache cannot do.
+    - `model`: the torch module behind both paths;
+    - `device`: where to put tokens;
+    - `width`: the size of the residual stream (narrow decoders are allowed larger differences if
+      noise cannot be measured);
+    - `trace(record)`: a context manager inside which both paths report their states
+      (`kvfuzz.locate`);
+    - `cache_dtype`: the dtype of a cache that rounds on purpose; `cache_bound`: how far that may
+      move a logit, as a share of the largest logit of the position;
+    - `perturbed(tokens, size, draws)`: the uncached float64 logits [draws, batch, time, vocab] with
+      weights perturbed at random by a relative `size`, for the draw None with the weights as they
+      are, if the subject can run many sets of weights at once (`kvfuzz.oracle.noise`).
+
+    Optional arguments of `cached` (`mask`, `positions`) and optional methods (`OFFERED`) offer more
+    operations; docs/subjects.md defines each. A method refuses what a cache cannot do by raising
+    NotImplementedError before it changes anything.
     """
 
     vocab_size: int
     max_length: int | None
 
     def uncached(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, time, vocab] for all of `tokens` [batch, time], without a cache."""
+        """Returns logits [batch, time, vocab] for `tokens` [batch, time], without a cache."""
 
     def new_cache(self, batch: int) -> Any:
-        """An empty cache for `batch` rows."""
+        """Returns an empty cache for `batch` rows."""
 
     def cached(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Logits [batch, time, vocab] for `tokens` alone, and the cache to pass next time."""
+        """Returns logits [batch, time, vocab] for `tokens` alone, and the cache to pass next."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a strategy may draw from: token ids below `vocab_size`, rows up to `max_length`, and
-    what the subject `offers` beyond the protocol."""
+    """The cases that fit a subject: token ids below `vocab_size`, rows of up to `max_length` tokens
+    (None: any), and the optional arguments and methods that it `offers`."""
 
     vocab_size: int
     max_length: int | None
@@ -78,11 +82,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Factory:
-    """Builds the subject that a case asks for.
+    """Builds the subject of a case by `build(seed, dtype, config)`.
 
-    `build(seed, dtype, config)` returns a subject. `dtypes` are those that a case may ask for,
-    `choices` the values that a strategy may draw for each configuration field, and `fixed` the
-    fields that the user has set. `seeded` says whether the model seed changes the weights.
+    Cases draw from `dtypes` and, for each configuration field, from `choices`; the user has set the
+    fields in `fixed`. `seeded` says whether the model seed changes the weights.
     """
 
     name: str
@@ -93,33 +96,35 @@ class Factory:
     seeded: bool = True
 
     def subject(self, case: Case) -> Subject:
-        """The subject that `case` runs on. Raises InvalidSubject, or InvalidCase if the case
-        does not fit it (a token out of range, a row too long)."""
+        """Builds and checks the subject of `case`. Raises InvalidSubject, or InvalidCase if the
+        case does not fit it (a token out of range, a row too long).
+
+        The oracle, the locator and the campaign check no subject again.
+        """
         try:
             subject = self.build(case.seed, case.dtype, case.config)
         except KvfuzzError:
             raise
         except (Exception, SystemExit) as error:
             raise InvalidSubject(f"{self.name} could not be built: {one_line(error)}") from error
-        return require_fit(require_protocol(subject, self.name), case, self.name)
+        checked = require_protocol(subject, self.name)
+        require_fit(checked, case, self.name)
+        return checked
 
     def first_config(self) -> dict[str, Any]:
-        """The configuration that the simplest case has."""
+        """Returns the configuration of the simplest case."""
         return {**{name: values[0] for name, values in self.choices.items()}, **self.fixed}
 
     def limits(self) -> Limits:
-        """The limits of the simplest subject, which every drawn one must share."""
-        subject = self._simplest()
-        return Limits(subject.vocab_size, subject.max_length, offers_of(subject, self.name))
-
-    def _simplest(self) -> Subject:
+        """Returns the limits of the simplest subject, which all configurations must share."""
         case = Case(((0,),), (1,), dtype=self.dtypes[0], config=self.first_config())
-        return self.subject(case)
+        subject = self.subject(case)
+        return Limits(subject.vocab_size, subject.max_length, offers_of(subject, self.name))
 
 
 def require_protocol(subject: Any, name: str) -> Subject:
-    """`subject`, once it is known to offer the protocol. Raises InvalidSubject naming what it
-    lacks; whether its values are right is for the cases to tell."""
+    """Returns `subject` if it keeps the protocol. Raises InvalidSubject, which names what it lacks.
+    Calls nothing: the cases will show whether its methods work."""
     if isinstance(subject, type):
         raise InvalidSubject(f"{name} is a class: give an instance of it, or a factory to fuzz")
     for method, arguments in METHODS.items():
@@ -142,9 +147,8 @@ def require_protocol(subject: Any, name: str) -> Subject:
 
 
 def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
-    """The optional arguments of `cached` (`mask`, `positions`) and methods (OFFERED, with `load`
-    counted by its `save`) that `subject` has. Raises InvalidSubject for one of another signature.
-    """
+    """Returns the optional arguments of `cached` and optional methods of `subject`, `save` for
+    `save` and `load`. Raises InvalidSubject for a method of another signature."""
     found = {word for word in OFFERED if callable(getattr(subject, word, None))}
     for word in sorted(found):
         arguments = OFFERED[word]
@@ -168,12 +172,12 @@ def _takes(method: Any, count: int) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return callable(method)  # a builtin that has no signature to show
+        return callable(method)  # a builtin without a signature
     return True
 
 
 def _keywords(method: Any) -> set[str]:
-    """The arguments of `method` that can be given by name."""
+    """Returns the arguments of `method` that can be passed by name."""
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):
@@ -182,13 +186,13 @@ def _keywords(method: Any) -> set[str]:
 
 
 def cache_dtype(subject: Any) -> torch.dtype | None:
-    """The dtype that `subject` says its cache rounds to; None if it says nothing."""
+    """Returns the dtype that `subject` declares for its cache; None if it declares none."""
     said = getattr(subject, "cache_dtype", None)
     return getattr(torch, said, None) if isinstance(said, str) else said
 
 
 def _check_cache(subject: Any, name: str) -> None:
-    """Raise InvalidSubject if what `subject` says about its cache makes no sense."""
+    """Raises InvalidSubject if what `subject` declares about its cache makes no sense."""
     said = getattr(subject, "cache_dtype", None)
     if said is not None and cache_dtype(subject) not in list(ROUNDOFF):
         known = ", ".join(map(dtype_name, ROUNDOFF))
@@ -197,7 +201,7 @@ def _check_cache(subject: Any, name: str) -> None:
     if bound is None:
         return
     if said is None:
-        raise InvalidSubject(f"{name}.cache_bound needs a cache_dtype beside it")
+        raise InvalidSubject(f"{name}.cache_bound needs a cache_dtype, too")
     counts = isinstance(bound, int | float) and not isinstance(bound, bool)
     if not counts or not (0 < bound < 1 or bound == math.inf):
         raise InvalidSubject(
@@ -206,8 +210,8 @@ def _check_cache(subject: Any, name: str) -> None:
         )
 
 
-def require_fit(subject: Subject, case: Case, name: str) -> Subject:
-    """`subject`, once it is known that `case` fits its vocabulary, its length and its offers."""
+def require_fit(subject: Subject, case: Case, name: str) -> None:
+    """Raises InvalidCase if `case` does not fit the vocabulary, length and offers of `subject`."""
     longest = case.length if case.is_plain else max(len(s.after[0]) for s in case.steps())
     if subject.max_length is not None and longest > subject.max_length:
         raise InvalidCase(
@@ -230,24 +234,23 @@ def require_fit(subject: Subject, case: Case, name: str) -> Subject:
                     f"token {token} at row {row}, position {position} is out of range for {name} "
                     f"(vocab_size {subject.vocab_size})"
                 )
-    return subject
 
 
 NEEDS = {"crop": "crop", "fork": "copy", "restore": "save", "reset": "reset"} | dict.fromkeys(
     ("reorder", "select", "repeat"), "reorder"
 )
-"""What each kind of step needs of a subject, beyond the protocol."""
+"""The optional method that each kind of step needs."""
 
 
 def needs(case: Case) -> frozenset[str]:
-    """What `case` needs of a subject beyond the protocol."""
+    """Returns the optional arguments and methods that `case` needs."""
     if case.is_simple:
         return frozenset()
     return frozenset(case.given) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
 
 
 def device_of(subject: Any) -> torch.device:
-    """Where `subject` wants its tokens: its `device`, or that of its `model`, or the CPU."""
+    """Returns the device for tokens: that of `subject`, else of its `model`, else the CPU."""
     if getattr(subject, "device", None) is not None:
         return torch.device(subject.device)
     model = getattr(subject, "model", None)

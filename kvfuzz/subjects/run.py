@@ -1,4 +1,4 @@
-"""Run a subject over tokens, without its cache and with it."""
+"""Runs a subject over tokens, without its cache and with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class CachedPathRaised(Exception):
-    """The cached path raised at `step`; the error is this exception's cause."""
+    """The cached path raised `error` at `step`."""
 
     def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(message_of(error))
@@ -30,8 +30,8 @@ class CachedPathRaised(Exception):
 
 
 class Refused(Exception):
-    """The subject refused `step` by raising NotImplementedError: it offers such an operation, but
-    not on this cache."""
+    """The subject refused `step` by NotImplementedError: it offers the operation, but not on this
+    cache."""
 
     def __init__(self, step: Step, error: NotImplementedError) -> None:
         super().__init__(f"{step.kind} refused: {message_of(error) or 'it gave no reason'}")
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class Exited(Exception):
-    """A path called sys.exit(): an error like any other, not the end of the command."""
+    """A path called sys.exit(), which counts as any other error and ends nothing."""
 
     def __init__(self, error: SystemExit) -> None:
         super().__init__(f"it called sys.exit({error.code!r})")
@@ -47,16 +47,16 @@ class Exited(Exception):
 
 @torch.no_grad()
 def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tensor:
-    """Logits [batch, time, vocab] of one uncached pass over `tokens` [batch, time].
+    """Returns the logits [batch, time, vocab] of one uncached run over `tokens` [batch, time].
 
-    Raises InvalidSubject if they have another shape; whatever the subject raises passes through.
+    Raises InvalidSubject if they have another shape, and whatever the subject raises.
     """
     try:
         logits = subject.uncached(as_tensor(subject, tokens))
     except SystemExit as error:
         raise Exited(error) from error
-    # A subject may answer with views of its own buffers, and overwrite them at the next call.
-    return _checked(logits, (len(tokens), len(tokens[0])), subject, f"{name}.uncached()").clone()
+    # Cloned: a subject may return a view of its own buffer and overwrite that in the next call.
+    return _check(logits, (len(tokens), len(tokens[0])), subject, f"{name}.uncached()").clone()
 
 
 @torch.no_grad()
@@ -66,12 +66,11 @@ def run_cached(
     name: str = "subject",
     begin: Callable[[Step], object] | None = None,
 ) -> Tensor:
-    """Logits [rows, columns, vocab] of the token table of `case`, fed through caches by its steps;
-    nought where nothing was fed. `begin` is called with each step before it.
+    """Runs the steps of `case` on caches; returns the logits [rows, columns, vocab] of its token
+    table, zero where nothing was fed. Calls `begin` with each step before it runs.
 
-    Raises CachedPathRaised at the step where the subject raised, Refused where it would not do what
-    the step asks, and InvalidSubject if its logits have another shape or it does not return what
-    the protocol says.
+    Raises CachedPathRaised if the subject raises in a step, Refused if it refuses one, and
+    InvalidSubject if its logits have another shape or it breaks the protocol.
     """
     whole = as_tensor(subject, case.tokens)
     caches: list[Any] = []
@@ -83,9 +82,9 @@ def run_cached(
             if not caches and step.kind != "new":
                 caches.append(subject.new_cache(case.batch))
             if step.feeds:
-                pieces.append((step, _fed(subject, case, step, whole, caches, name)))
+                pieces.append((step, _feed(subject, case, step, whole, caches, name)))
             else:
-                _operated(subject, step, caches, name)
+                _operate(subject, step, caches, name)
         except InvalidSubject:
             raise
         except NotImplementedError as error:
@@ -99,10 +98,10 @@ def run_cached(
     return _table(case, pieces)
 
 
-def _fed(
+def _feed(
     subject: Any, case: Case, step: Step, whole: Tensor, caches: list[Any], name: str
 ) -> Tensor:
-    """The logits [batch, n, vocab] of a step that feeds."""
+    """Runs a step that feeds; returns its logits [batch, size, vocab]."""
     cache = caches[step.cache]
     _poison(subject, cache)
     chunk = whole[: step.batch, step.start : step.stop].clone()
@@ -112,11 +111,11 @@ def _fed(
             f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
         )
     logits, caches[step.cache] = answer
-    return _checked(logits, (step.batch, step.size), subject, f"{name}.cached()").clone()
+    return _check(logits, (step.batch, step.size), subject, f"{name}.cached()").clone()
 
 
 def _given(case: Case, step: Step, device: torch.device) -> dict[str, Tensor]:
-    """The optional arguments of the call of `step`."""
+    """Returns the optional arguments of the call of `step`."""
     given: dict[str, Tensor] = {}
     if "mask" in case.given:
         given["mask"] = torch.tensor(text_mask(step.after), device=device)
@@ -125,16 +124,17 @@ def _given(case: Case, step: Step, device: torch.device) -> dict[str, Tensor]:
     return given
 
 
-def _operated(subject: Any, step: Step, caches: list[Any], name: str) -> None:
-    """Do to `caches` what a step that feeds nothing says."""
+def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
+    """Runs a step that feeds nothing on `caches`."""
     if isinstance(step.operation, New):
         caches.append(subject.new_cache(step.operation.rows))
         return
     cache = caches[step.cache if step.source is None else step.source]
 
     def kept(found: Any, word: str) -> Any:
-        """The cache that a method returned. Raises InvalidSubject if it returned nothing, as one
-        does that changes its argument and no more; unless that is what an empty cache is."""
+        """Returns the cache that a method returned. Raises InvalidSubject for None, which a method
+        returns that only changes its argument; unless None is how the subject writes an empty
+        cache."""
         nothing = found is None and cache is not None
         if nothing and (step.after[0] or subject.new_cache(step.batch) is not None):
             raise InvalidSubject(f"{name}.{word}() should return the cache, got None")
@@ -156,14 +156,14 @@ def _operated(subject: Any, step: Step, caches: list[Any], name: str) -> None:
 
 
 POISON = 1e4
-"""What unused slots hold: large, finite, and in the range of every dtype of a cache but one."""
+"""The value of unused slots: large, finite, and in the range of all cache dtypes but one."""
 
 
 def _poison(subject: Any, cache: Any) -> None:
-    """Fill what `subject` says is unused in `cache`, so that a read of it shows."""
+    """Fills the slots that `subject` calls unused in `cache`, so that reading one shows."""
     if not callable(getattr(subject, "unused", None)):
         return
-    with torch._C.DisableTorchFunction():  # this is no operation of the subject's
+    with torch._C.DisableTorchFunction():  # keeps these operations out of the locator's trace
         for tensor in subject.unused(cache):
             if tensor.is_floating_point():
                 tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
@@ -172,20 +172,20 @@ def _poison(subject: Any, cache: Any) -> None:
 
 
 def _table(case: Case, pieces: Sequence[tuple[Step, Tensor]]) -> Tensor:
-    """The logits of all steps at the cells of the token table."""
+    """Puts the logits of all steps into the cells of the token table."""
     first = pieces[0][1]
     dtype = functools.reduce(torch.promote_types, (logits.dtype for _, logits in pieces))
     table = first.new_zeros((case.batch, case.length, first.shape[-1]), dtype=dtype)
     for step, logits in pieces:
         table[: step.batch, step.start : step.stop] = logits
     if "mask" in case.given:
-        table[~layout(case).fed.to(table.device)] = 0.0  # what padding gives, nobody reads
+        table[~layout(case).fed.to(table.device)] = 0.0  # nobody reads the logits of padding
     return table
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's global generator starts from `seed`; afterwards it is as it was before."""
+    """Seeds torch's global generator inside the context, and restores its state afterwards."""
     state = torch.random.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -195,11 +195,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def as_tensor(subject: Subject, tokens: Rows) -> Tensor:
-    """`tokens` as int64 [batch, time], where the subject wants them."""
+    """Returns `tokens` as int64 [batch, time] on the device of `subject`."""
     return torch.tensor([list(row) for row in tokens], dtype=torch.int64, device=device_of(subject))
 
 
-def _checked(logits: Any, shape: tuple[int, int], subject: Subject, call: str) -> Tensor:
+def _check(logits: Any, shape: tuple[int, int], subject: Subject, call: str) -> Tensor:
+    """Returns `logits` if they are floats [*shape, vocab]; raises InvalidSubject if not."""
     expected = (*shape, subject.vocab_size)
     if not isinstance(logits, Tensor):
         raise InvalidSubject(

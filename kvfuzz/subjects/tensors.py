@@ -1,4 +1,4 @@
-"""Find what is inside an object that kvfuzz knows nothing about: its tensors and its modules."""
+"""Finds the tensors and modules inside an object of any type."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CODE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
 
 
 def walk(root: Any, modules: bool) -> Iterator[Any]:
-    """What is reached from `root` through containers and attributes, each object once, `root`
-    among it; empty containers are left out. What torch modules hold is left out unless `modules`
-    is true."""
+    """Yields `root` and every object that is reached from it through containers and attributes,
+    each once and at most MOST_OBJECTS; no empty containers. Looks into torch modules only if
+    `modules` is true."""
     seen: set[int] = set()
     waiting = [root]
     while waiting and len(seen) < MOST_OBJECTS:
@@ -36,8 +36,8 @@ def walk(root: Any, modules: bool) -> Iterator[Any]:
 
 
 def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
-    """The floating-point tensors that `walk` reaches. Without `modules` no parameter is among them,
-    also where one is reached on another way: a cache may know its model."""
+    """Returns the floating-point tensors that `walk` reaches. Without `modules` there are no
+    parameters among them, by whatever way they are reached: a cache may know its model."""
     return [
         thing
         for thing in walk(root, modules)
@@ -49,9 +49,9 @@ def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is known of all objects of one type: whether they are `closed`, so that nothing in them
-    counts, whether they are `plain` containers, which hold nothing beside their entries, and the
-    names of their `slots`."""
+    """How to walk the objects of one type. `closed` ones are skipped; `plain` containers hold
+    nothing but their entries; `tensor`, `mapping` and `several` (a list, tuple or set) say what
+    they are; `slots` names their slots."""
 
     closed: bool
     plain: bool

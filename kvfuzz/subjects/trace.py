@@ -1,4 +1,4 @@
-"""The places inside a decoder where the two paths can be compared, in the fixed order."""
+"""Names the sites inside a decoder where the two paths can be compared, in a fixed order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _PROSE = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place to compare: `kind` is one of KINDS; `layer` counts from 0, None outside layers."""
+    """A place to compare. `kind` is one of KINDS; `layer` counts from 0, and is None outside
+    layers."""
 
     kind: str
     layer: int | None = None
@@ -39,12 +40,12 @@ class Site:
             raise ValueError(f"there is no site of kind {self.kind!r} at layer {self.layer}")
 
     def __str__(self) -> str:
-        """`layer.kind`, or the kind alone outside layers, as JSON holds it."""
+        """Writes `layer.kind`, or the kind alone outside layers, as in JSON."""
         return self.kind if self.layer is None else f"{self.layer}.{self.kind}"
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """The site that `str` wrote."""
+        """Reads what `str` wrote."""
         layer, dot, kind = text.rpartition(".")
         return cls(kind, int(layer) if dot else None)
 
@@ -56,17 +57,17 @@ class Site:
 
     @property
     def prose(self) -> str:
-        """For a person: layers count from 1."""
+        """The name for a reader; layers count from 1."""
         words = _PROSE[self.kind]
         return words if self.layer is None else f"{words} of layer {self.layer + 1}"
 
 
 class Note(Protocol):
-    """Receives the states of a site: tensors [batch, time, features], [batch, heads, time,
-    head_dim], or indices [batch, time], or [time] for what all rows share."""
+    """Receives the states of a site: tensors [batch, time, features] or [batch, heads, time,
+    head_dim], or indices [batch, time], or [time] if all rows share them."""
 
     def __call__(self, kind: str, layer: int | None, *states: Tensor) -> None: ...
 
 
 def unnoticed(kind: str, layer: int | None, *states: Tensor) -> None:
-    """The note that nobody reads."""
+    """Drops the states: the note of a run that nobody traces."""
