@@ -1,7 +1,7 @@
-"""From what a person names to a factory of subjects.
+"""Makes a factory of subjects from a name, an object or a callable.
 
-`SCHEME:REST` goes to the loader of that scheme (`zoo`, `transformers`, and whatever installed
-packages offer under the entry point group `kvfuzz.subjects`); anything else is
+A name `SCHEME:REST` goes to the loader of its scheme: one of SCHEMES, or of those that installed
+packages offer under the entry point group `kvfuzz.subjects`. Any other name is
 `package.module:attribute` or `path/to/file.py:attribute`.
 """
 
@@ -40,8 +40,8 @@ SCHEMES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the user fixes for every case: where, in what dtype (None: drawn), settings, and the
-    calibration of the subject, if there is one."""
+    """The user's settings for all cases: the device, the dtype (None: each case draws one), values
+    of configuration fields, and a calibration of the subject, if there is one."""
 
     device: str = "cpu"
     dtype: str | None = None
@@ -49,7 +49,7 @@ class Options:
     calibration: Calibration | None = None
 
     def leeway(self, dtype: str) -> float:
-        """What multiplies the allowed difference in `dtype`, by the calibration in force."""
+        """Returns the factor of the allowed difference in `dtype`, by the calibration if any."""
         return self.calibration.leeway(dtype) if self.calibration else 1.0
 
     def __post_init__(self) -> None:
@@ -59,16 +59,16 @@ class Options:
 
 
 Loader = Callable[[str, Options], Factory]
-"""What a scheme is: it takes what stands after the colon."""
+"""Makes a factory from the part of a name after the colon."""
 
 
 def load(name: str, options: Options | None = None) -> Factory:
-    """The factory that `name` stands for. Raises InvalidSubject, with near matches."""
+    """Returns the factory that `name` names. Raises InvalidSubject, with near matches."""
     options = options or Options()
     if name.startswith("<"):
         raise InvalidSubject(
-            f"{name} was an object of a Python program, which has no name to find it by: name a "
-            "subject with --subject"
+            f"{name} was an object in a Python program and cannot be found by name: name a subject "
+            "with --subject"
         )
     head, colon, rest = name.partition(":")
     if head in SCHEMES:
@@ -84,7 +84,7 @@ def load(name: str, options: Options | None = None) -> Factory:
             f"unknown subject {name!r}{_hint(head)}: name {', '.join(schemes())}, "
             "or package.module:attribute, or path/to/file.py:attribute"
         )
-    return as_factory(_attribute(name, head, rest), name, options)
+    return as_factory(_find_attribute(name, head, rest), name, options)
 
 
 def _hint(head: str) -> str:
@@ -92,37 +92,37 @@ def _hint(head: str) -> str:
 
 
 def schemes() -> list[str]:
-    """The names that may stand before the colon, sorted."""
+    """Returns the schemes that a name may begin with, sorted."""
     return sorted({*SCHEMES, *(entry.name for entry in entry_points(group="kvfuzz.subjects"))})
 
 
 def as_factory(thing: Any, name: str | None = None, options: Options | None = None) -> Factory:
-    """A factory for a subject, a factory's name, a class, or a callable that builds subjects.
+    """Returns the factory for a subject, for a class or callable that builds subjects, or for the
+    name of one.
 
-    A callable is called with those of `seed`, `device`, the configuration's fields and, where one
-    was asked for, `dtype` (a torch.dtype) that its signature names; its attribute `choices`
-    (field -> values) is drawn from.
+    A callable gets those of `seed`, `device`, the configuration's fields and, if the user asked for
+    one, `dtype` (a torch.dtype) that its signature names. Cases draw the fields in its attribute
+    `choices` {field: values}.
     """
     if isinstance(thing, Factory):
         return thing
     if isinstance(thing, str):
         return load(thing, options)
     options = options or Options()
-    name = name or _name_of(thing)
+    name = name or _find_name(thing)
     if hasattr(thing, "uncached") and not inspect.isclass(thing):
-        return _of_subject(thing, name, options)
+        return _wrap_subject(thing, name, options)
     if callable(thing):
-        return _of_callable(thing, name, options)
+        return _wrap_callable(thing, name, options)
     raise InvalidSubject(
         f"{name} is neither a subject nor a factory of one: it is a {type(thing).__name__}"
     )
 
 
-def _of_subject(subject: Any, name: str, options: Options) -> Factory:
+def _wrap_subject(subject: Any, name: str, options: Options) -> Factory:
     if options.config:
         field_name = next(iter(options.config))
         raise UsageError(f"{name} is a subject, not a factory: it takes no setting {field_name!r}")
-
     native = native_dtype(subject, name)
 
     def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
@@ -131,7 +131,7 @@ def _of_subject(subject: Any, name: str, options: Options) -> Factory:
     return Factory(name, build, find_dtypes(build, {}, name, options.dtype), seeded=False)
 
 
-def _of_callable(call: Any, name: str, options: Options) -> Factory:
+def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
     try:
         parameters = dict(inspect.signature(call).parameters)
     except (TypeError, ValueError):
@@ -142,7 +142,7 @@ def _of_callable(call: Any, name: str, options: Options) -> Factory:
         raise UsageError(
             f"{name} takes no setting {unknown[0]!r}{did_you_mean(unknown[0], parameters)}"
         )
-    offered = _choices(call, name)
+    offered = _read_choices(call, name)
     choices = {word: values for word, values in offered.items() if word not in options.config}
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
     build = _builder(call, name, options, frozenset(parameters))
@@ -181,9 +181,9 @@ def _builder(call: Any, name: str, options: Options, parameters: frozenset[str])
     return build
 
 
-def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
-    """The settings that `call` offers to draw from. Raises InvalidSubject for what a
-    counterexample could not hold."""
+def _read_choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the settings that `call` offers to draw. Raises InvalidSubject for values that JSON,
+    and so a counterexample, cannot hold."""
     offered = getattr(call, "choices", {})
     try:
         choices = {str(word): tuple(values) for word, values in offered.items()}
@@ -197,8 +197,8 @@ def _choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:
     return choices
 
 
-def _attribute(name: str, head: str, rest: str) -> Any:
-    module = _module(name, head)
+def _find_attribute(name: str, head: str, rest: str) -> Any:
+    module = _import(name, head)
     thing: Any = module
     for word in rest.split("."):
         try:
@@ -211,12 +211,12 @@ def _attribute(name: str, head: str, rest: str) -> Any:
     return thing
 
 
-def _module(name: str, head: str) -> ModuleType:
+def _import(name: str, head: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         if head.endswith(".py"):
-            return _module_of_file(Path(head))
+            return _import_file(Path(head))
         return importlib.import_module(head)
     except ModuleNotFoundError as error:
         if error.name and (head == error.name or head.startswith(error.name + ".")):
@@ -231,11 +231,11 @@ def _module(name: str, head: str) -> ModuleType:
         raise InvalidSubject(f"{head} does not import: {one_line(error)}") from error
 
 
-def _module_of_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InvalidSubject(f"there is no file {path}")
     path = path.resolve()
-    # The path is part of the name, so that two files called model.py are two modules.
+    # The path is part of the module name, so that two files called model.py are two modules.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"kvfuzz_subject_{path.stem}_{digest}"
     if name in sys.modules:
@@ -245,7 +245,7 @@ def _module_of_file(path: Path) -> ModuleType:
         raise InvalidSubject(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # As for a script: its neighbours can be imported, now and when its functions run.
+    # As in a script, the file can import its neighbours, also later when its functions run.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
@@ -256,18 +256,14 @@ def _module_of_file(path: Path) -> ModuleType:
     return module
 
 
-def _name_of(thing: Any) -> str:
-    """`module:qualname` where that finds `thing` again; otherwise words in angle brackets, which
-    say that a file cannot name it."""
+def _find_name(thing: Any) -> str:
+    """Returns `module:qualname` if that finds `thing` again, else a description in angle brackets,
+    which tells `load` that no name finds it."""
     owner = thing if hasattr(thing, "__qualname__") else type(thing)
-    found = owner is thing and "<" not in owner.__qualname__ and owner.__module__ != "__main__"
-    if found:
+    if owner is thing and "<" not in owner.__qualname__ and owner.__module__ != "__main__":
         return f"{owner.__module__}:{owner.__qualname__}"
-    return (
-        f"<{owner.__qualname__.replace('<locals>.', '')}>"
-        if owner is thing
-        else (f"<an instance of {owner.__qualname__.replace('<locals>.', '')}>")
-    )
+    words = owner.__qualname__.replace("<locals>.", "")
+    return f"<{words}>" if owner is thing else f"<an instance of {words}>"
 
 
 def _check_device(device: str) -> None:
