@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -15,8 +16,9 @@ import click
 import pytest
 
 from kvfuzz.case.features import FEATURES, PADDED
-from kvfuzz.case.verdict import Status
+from kvfuzz.case.verdict import Difference, Impact, Status, Verdict
 from kvfuzz.cli.main import cli
+from kvfuzz.localize.location import Divergence
 from kvfuzz.oracle.laws import LAWS
 from mutants.library.registry import library
 from mutants.mutant import STATES
@@ -282,3 +284,11 @@ def test_tox_has_the_environments_that_contributing_names():
     for name in environments - {"tox", "testenv"}:
         assert f"`{name}`" in CONTRIBUTING, name
         assert tox[f"testenv:{name}"]["description"]
+
+
+@pytest.mark.parametrize("kind", [Verdict, Difference, Impact, Divergence])
+def test_the_page_on_counterexamples_names_every_key(kind):
+    """Of a verdict, and of what was located."""
+    named = set(re.findall(r"`(\w+)`", PAGES["docs/counterexamples.md"]))
+    keys = {field.name for field in fields(kind)}
+    assert keys - {"source"} <= named
