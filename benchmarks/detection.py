@@ -35,7 +35,7 @@ from rich.table import Table
 from torch import Tensor
 
 from kvfuzz.case.case import Case
-from kvfuzz.oracle.agreement import compare_paths
+from kvfuzz.oracle.agreement import compare_logits
 from kvfuzz.oracle.reference import Reference, reference
 from kvfuzz.oracle.tolerance import factor
 from kvfuzz.search.pool import pool
@@ -269,7 +269,7 @@ def _ratios(subject: Any, case: Case, expected: Reference) -> Ratios:
     scale = uncached.abs().amax(-1, keepdim=True)
     rtol, atol = CLOSE[case.dtype]
     bounds = (FIXED[case.dtype], atol + rtol * uncached.abs(), _per_scale(case.dtype) * scale)
-    excess: Tensor = compare_paths(actual, expected).excess
+    excess: Tensor = compare_logits(actual, expected, case).excess
     return (float(excess.max()), *(float((difference / bound).max()) for bound in bounds))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import check
-from kvfuzz.oracle.noise import DRAWS, Unmeasurable, logits_noise, states_noise, step
+from kvfuzz.oracle.noise import DRAWS, Unmeasurable, logits_noise, perturbation, states_noise
 from kvfuzz.oracle.tolerance import measured
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import fuzz
@@ -31,7 +31,7 @@ def test_the_step_of_float64_moves_every_weight():
     """A step of 2^-53 would not: half of the perturbations did nothing in a former study."""
     weights = torch.randn(1000, dtype=torch.float64)
     assert torch.equal(weights * (1 + 2**-53), weights)
-    size = step(torch.float64)
+    size = perturbation(torch.float64)
     assert bool((weights * (1 + size) != weights).all())
     assert bool((weights * (1 - size) != weights).all())
 

@@ -1,4 +1,4 @@
-"""Compare the logits of the two paths at every position of every row, and judge."""
+"""Compares the logits of the two paths at every position of every row, and judges."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kvfuzz.subjects.dtypes import dtype_name
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two paths' values [batch, time, features], and per position [batch, time]: the feature
-    `worst` whose difference is the largest multiple of what it is allowed, that `difference`, what
-    is `allowed` to it by `tolerance`, and whether the position is `undefined`, NaN in both
-    paths. Where a position was not `fed` (None: all were), nothing is compared."""
+    """The values of both paths [batch, time, features] and, for each position [batch, time], the
+    `worst` feature (of the largest |difference| / allowed), its `difference` and what is `allowed`
+    by `tolerance`. A position is `undefined` if it is NaN in both paths. Positions that were not
+    `fed` (None: all were) are not compared."""
 
     cached: Tensor
     uncached: Tensor
@@ -45,11 +45,11 @@ class Comparison:
 def compare(
     cached: Tensor, uncached: Tensor, tolerance: Tolerance, fed: Tensor | None = None
 ) -> Comparison:
-    """Compare `cached` with `uncached`, both [batch, time, features], within `tolerance`, at the
+    """Compares `cached` with `uncached`, both [batch, time, features], within `tolerance`, at the
     positions that were `fed` [batch, time] (default: all).
 
-    Equal infinities are equal (a model may mask vocabulary entries). An entry that is finite in
-    one path only differs by inf. A position with an entry that is NaN in both is undefined.
+    Equal infinities are equal (a model may mask vocabulary entries). An entry that is finite in one
+    path only differs by inf. A position with an entry that is NaN in both paths is undefined.
     """
     a, b = cached.double(), uncached.double()
     entries, both_nan = (a - b).abs(), None
@@ -71,8 +71,8 @@ def compare(
 
 
 def _ratio(difference: Tensor, allowed: Tensor) -> Tensor:
-    """difference / allowed, and 0 where there is no difference, inf where there is an infinite
-    one, whatever is allowed."""
+    """Returns difference / allowed, but 0 where the difference is 0 and inf where it is inf,
+    whatever is allowed."""
     ratio = difference / allowed
     if bool(ratio.isfinite().all()):
         return ratio
@@ -98,18 +98,18 @@ def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -
         return Verdict(
             "diverged",
             **evidence,
-            first=_first(comparison, case),
-            impact=_impact(comparison),
+            first=_find_first(comparison, case),
+            impact=_measure_impact(comparison),
             differences=_nested(comparison.difference),
             allowed=_nested(comparison.allowed),
         )
-    nothing = None
+    reason = None
     if bool(comparison.undefined.any()):
-        nothing = "both paths gave NaN"
+        reason = "both paths gave NaN"
     elif not bool(comparison.uncached.any()):
-        nothing = "all logits of both paths are zero"
-    if nothing:
-        return Verdict("discarded", dtype=evidence["dtype"], reason=nothing)
+        reason = "all logits of both paths are zero"
+    if reason:
+        return Verdict("discarded", dtype=evidence["dtype"], reason=reason)
     if not evidence["positions"]:
         return Verdict(
             "weak",
@@ -119,8 +119,8 @@ def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -
     return Verdict("agreed", **evidence)
 
 
-def _impact(comparison: Comparison) -> Impact:
-    """What the difference does to predictions, at the positions that are finite in both paths."""
+def _measure_impact(comparison: Comparison) -> Impact:
+    """Measures how the difference changes predictions, where both paths are finite."""
     a, b = comparison.cached.double(), comparison.uncached.double()
     fed = comparison.fed if comparison.fed is not None else torch.ones_like(comparison.undefined)
     a, b = a[fed], b[fed]  # [positions, vocab]
@@ -142,8 +142,8 @@ def _impact(comparison: Comparison) -> Impact:
     )
 
 
-def _first(comparison: Comparison, case: Case) -> Difference:
-    """The earliest diverging column; among rows that diverge there, the largest excess."""
+def _find_first(comparison: Comparison, case: Case) -> Difference:
+    """Finds the first column that diverges and, in it, the row with the largest excess."""
     excess = comparison.excess
     column = int((excess > 1).any(0).nonzero()[0])
     row = int(excess[:, column].argmax())

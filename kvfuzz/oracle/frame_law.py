@@ -1,4 +1,4 @@
-"""The frame law: what each step does to the entries that caches hold, and what it leaves alone."""
+"""Checks the frame law: a step changes the entries of its own cache as it should, and no others."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.schedule import Reorder
+from kvfuzz.case.verdict import Verdict
 from kvfuzz.subjects.run import run_cached
 
 View = list[tuple[Tensor, Tensor] | None]
-"""Keys and values of each layer [batch, kv_heads, held, head_dim], the newest entry last; None for
-a layer that holds none."""
+"""Keys and values of each layer [batch, kv_heads, held, head_dim], newest entry last; None for a
+layer without entries."""
 
 
-def frame(subject: Any, case: Case) -> tuple[str | None, int]:
-    """The first thing that a step of `case` does to a cache and should not, in words, and the
-    number of entries that were compared."""
+def check_frame(subject: Any, case: Case) -> Verdict:
+    """Runs `case` and judges every change to the entries of its caches."""
     watch = _Watched(subject)
     run_cached(watch, case, begin=watch.begin)
-    return watch.broken, watch.entries
+    if watch.broken is not None:
+        finding = f"frame: {watch.broken}"
+        return Verdict("diverged", excess=torch.inf, law="frame", finding=finding)
+    if not watch.entries:
+        return Verdict("discarded", law="frame", reason="the caches held no entries to compare")
+    return Verdict("agreed", positions=watch.entries, law="frame")
 
 
 class _Watched:
-    """`subject`, whose caches are looked at before and after everything that is done to them."""
+    """`subject`, with its caches viewed before and after each operation."""
 
     def __init__(self, subject: Any) -> None:
         self._subject = subject
@@ -43,51 +48,51 @@ class _Watched:
         self._step = step
 
     def new_cache(self, batch: int) -> Any:
-        return self._looked_at(self._subject.new_cache(batch), None, ())
+        return self._compare(self._subject.new_cache(batch), None, ())
 
     def cached(self, tokens: Tensor, cache: Any, **given: Tensor) -> Any:
         before = self._view(cache)
         logits, after = self._subject.cached(tokens, cache, **given)
-        return logits, self._looked_at(after, cache, before)
+        return logits, self._compare(after, cache, before)
 
     def crop(self, cache: Any, count: int) -> Any:
         before = self._view(cache)
-        return self._looked_at(self._subject.crop(cache, count), cache, before)
+        return self._compare(self._subject.crop(cache, count), cache, before)
 
     def reorder(self, cache: Any, rows: Tensor) -> Any:
         before = self._view(cache)
-        return self._looked_at(self._subject.reorder(cache, rows), cache, before)
+        return self._compare(self._subject.reorder(cache, rows), cache, before)
 
     def load(self, state: Any) -> Any:
         assert self._step is not None
         old = self._caches[self._step.cache]
-        return self._looked_at(self._subject.load(state), old, self._view(old))
+        return self._compare(self._subject.load(state), old, self._view(old))
 
     def copy(self, cache: Any) -> Any:
         before = self._view(cache)
-        return self._looked_at(self._subject.copy(cache), None, before)
+        return self._compare(self._subject.copy(cache), None, before)
 
     def reset(self, cache: Any) -> Any:
         before = [
             None if layer is None else (layer[0][:, :, :0], layer[1][:, :, :0])
             for layer in self._view(cache)
         ]
-        return self._looked_at(self._subject.reset(cache), cache, before)
+        return self._compare(self._subject.reset(cache), cache, before)
 
     def _view(self, cache: Any) -> View:
-        """What `cache` holds now, as values of their own."""
+        """Copies the entries that `cache` holds now."""
         return [
             None if layer is None else (layer[0].clone(), layer[1].clone())
             for layer in self._subject.view(cache)
         ]
 
-    def _looked_at(self, cache: Any, replaced: Any, before: Any) -> Any:
-        """`cache`, which has come in the place of `replaced` (None: it is a further one), and held
-        `before` until then."""
+    def _compare(self, cache: Any, replaced: Any, before: Any) -> Any:
+        """Compares the entries of `cache` with those `before` the step; returns `cache`. It takes
+        the place of `replaced` (None: it is a new cache)."""
         step = self._step
         assert step is not None
         number = step.cache
-        broken = self._left_alone(number) if self.broken is None else self.broken
+        broken = self._check_others(number) if self.broken is None else self.broken
         after = self._view(cache)
         if replaced is None and number >= len(self._caches):
             self._caches.append(cache)
@@ -95,13 +100,13 @@ class _Watched:
             self._caches[number] = cache
         for layer, (old, new) in enumerate(zip(before, after, strict=False)):
             if old is not None and new is not None and broken is None:
-                broken = self._changed(step, layer, old, new)
+                broken = self._check_layer(step, layer, old, new)
         self._views[number] = after
         self.broken = broken
         return cache
 
-    def _left_alone(self, number: int) -> str | None:
-        """What a step did to caches that are not number `number`."""
+    def _check_others(self, number: int) -> str | None:
+        """Describes a change to a cache other than `number`; None if there is none."""
         for other, view in self._views.items():
             if other == number:
                 continue
@@ -114,10 +119,10 @@ class _Watched:
                     return f"{done} changed layer {layer} of cache {other}"
         return None
 
-    def _changed(
+    def _check_layer(
         self, step: Step, layer: int, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]
     ) -> str | None:
-        """What is wrong with the entries of `layer` after `step`, which held `old` before."""
+        """Describes what is wrong with the entries of `layer` after `step`; None if nothing is."""
         where = f"step {step.index + 1} ({step.kind}): layer {layer}"
         slots = len(step.after[0])
         held = {tensor.shape[2] for tensor in new}

@@ -1,24 +1,24 @@
-"""The companion laws: what must hold of a decoder and its cache beside the agreement of its paths.
+"""Checks the companion laws: what must hold of a decoder besides the agreement of its paths.
 
-A fault in code that both paths run moves both of them, and no comparison of the two can see it.
-Each law here compares a path with itself, on input that must not matter to it:
+A fault in code that both paths run moves both, and comparing the two cannot show it. Each companion
+law compares a path with itself, on input that must not matter to it:
 
-- *causality*: a row's logits do not depend on later tokens;
-- *isolation*: nor on the other rows, nor on whether there are any;
-- *frame*: a call changes nothing that a cache held before and adds what it was fed, other
-  operations do to its entries what they say, and one cache leaves another alone (for a subject that
-  shows its entries by `view`);
+- *causality*: the logits of a row do not depend on later tokens;
+- *isolation*: nor on other rows, nor on whether there are any;
+- *frame*: a step changes the entries of its cache only as it should, and of no other cache (for a
+  subject that shows its entries by `view`; `kvfuzz.oracle.frame_law`);
 - *repeatability*: the same case gives the same bits again, also after another case;
-- *generation*: the subject's own `generate`, if it has one, chooses the same tokens with its cache
-  as without (`kvfuzz.oracle.generation_law`).
+- *generation*: the subject's own `generate` chooses the same tokens with its cache as without (if
+it
+  has one; `kvfuzz.oracle.generation_law`).
 
-One more is held to on request alone, since what breaks it may be harmless:
+One more law is checked on request only, since what breaks it may be harmless:
 
-- *latent*: where the logits agree, the states inside the two paths agree as well. Faults that
-  offset each other break it (`kvfuzz.localize.locate`).
+- *latent*: if the logits agree, the states inside the two paths agree too. Faults that offset each
+  other break it (`kvfuzz.localize.latent_law`).
 
-*Agreement* is `kvfuzz.oracle.agreement.check`, and *vacuity* is judged there, with what an
-agreement is worth. A law that does not apply to a case leaves it discarded.
+*Agreement* itself is `kvfuzz.oracle.agreement.check`. A law that does not apply to a case discards
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,26 +35,26 @@ from kvfuzz.case.layout import layout
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.oracle.compare import compare
-from kvfuzz.oracle.frame_law import frame
-from kvfuzz.oracle.generation_law import generation
+from kvfuzz.oracle.frame_law import check_frame
+from kvfuzz.oracle.generation_law import check_generation
 from kvfuzz.oracle.reference import Reference, reference
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
-"""Where two runs of one path are compared: in words, both logits [batch, time, vocab], what is
-allowed, and at which places [batch, time]."""
+"""Two runs of one path to compare: a description, the logits of both [batch, time, vocab], the
+tolerance, and the mask [batch, time] of the positions to compare."""
 
 
 def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
-    """Later tokens are changed: those of the uncached rows from the middle on and the last one, and
-    the last one of the first chunk of the cached path."""
+    """Changes later tokens: of the uncached path from the middle on, and the last one; of the
+    cached path the last one of the first chunk."""
     found = layout(case)
-    logits, tolerance = _known(expected)
+    logits, tolerance = expected.known
     length = logits.shape[1]
     for start in sorted({length // 2, length - 1} - {0}):
-        changed = [(*row[:start], *_others(row[start:], subject)) for row in found.sequences]
+        changed = [(*row[:start], *_change(row[start:], subject)) for row in found.sequences]
         again = run_uncached(subject, changed)
         places = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
         places[:, :start] = True
@@ -66,7 +65,7 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
         return
     last = chunk.stop - 1
     tokens = [
-        (*row[:last], *_others(row[last : last + 1], subject)) for row in case.prefix(last + 1)
+        (*row[:last], *_change(row[last : last + 1], subject)) for row in case.prefix(last + 1)
     ]
     first = replace(case, schedule=case.schedule[: chunk.index + 1], tokens=case.prefix(last + 1))
     fed = layout(first).fed.clone()
@@ -81,13 +80,12 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
 
 
 def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
-    """All tokens are changed that are not of the first sequence, padding included; and the first
-    row runs alone."""
+    """Changes all tokens outside the first sequence, padding too; and runs the first row alone."""
     found = layout(case)
-    logits, tolerance = _known(expected)
+    logits, tolerance = expected.known
     mine = (found.sequence == 0) & found.fed
     if len(found.sequences) > 1:
-        others = [found.sequences[0], *(_others(row, subject) for row in found.sequences[1:])]
+        others = [found.sequences[0], *(_change(row, subject) for row in found.sequences[1:])]
         first = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
         first[0] = True
         again = run_uncached(subject, others)
@@ -118,14 +116,14 @@ def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
 
 
 def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
-    """The same again, and the same again after a case of other tokens, of one row."""
+    """Runs the same again, and again after another case of one row with other tokens."""
     found = layout(case)
-    logits, tolerance = _known(expected)
+    logits, tolerance = expected.known
     everywhere = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     exactly = replace(tolerance, allowed=torch.zeros_like(tolerance.allowed))
     other = replace(
         case,
-        tokens=(_others(case.tokens[0], subject),),
+        tokens=(_change(case.tokens[0], subject),),
         schedule=(case.length,) if case.length == 1 else (case.length - 1, 1),
         given=(),
     )
@@ -145,11 +143,11 @@ def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator
 
 
 class _Broken(Exception):
-    """A law is broken by an error, which this tells."""
+    """The law is broken; the message is the finding."""
 
 
 def _again(run: Callable[[], Tensor], what: str) -> Tensor:
-    """What `run` gives, which has run before. Raises _Broken if it raises this time."""
+    """Runs `run` a second time. Raises _Broken if it raises, since it did not the first time."""
     try:
         return run()
     except Exception as error:
@@ -162,10 +160,16 @@ _COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
     "isolation": isolation,
     "repeatability": repeatability,
 }
-COMPANIONS = (*_COMPARED, "frame", "generation")
-"""The laws that a hunt holds cases to unless it is told otherwise."""
+"""The laws that compare pairs of runs, and the generator of each law's pairs."""
+_JUDGED: dict[str, Callable[[Subject, Case], Verdict]] = {
+    "frame": check_frame,
+    "generation": check_generation,
+}
+"""The laws that need no reference, and the function that judges each."""
+COMPANIONS = (*_COMPARED, *_JUDGED)
+"""The laws that a hunt checks by default."""
 NEEDED = {"frame": "view", "generation": "generate"}
-"""The laws that need an offer of a subject."""
+"""The optional method that a law needs."""
 LAWS = ("agreement", *COMPANIONS, "latent")
 
 
@@ -177,23 +181,19 @@ def check_companion(
     leeway: float = 1.0,
     expected: Reference | None = None,
 ) -> Verdict:
-    """The verdict on `case` by `law`, one of COMPANIONS, of a `subject` that its factory has
-    checked.
+    """Judges `case` by `law`, one of COMPANIONS, on a `subject` that its factory has checked.
 
-    A path that raises on the input that a law changes says nothing, and the case is discarded.
-    `leeway` multiplies what is allowed outside float64. `expected` is what the uncached path gives,
-    if that was found before.
+    A path that raises on changed input proves nothing: the case is discarded. `leeway` multiplies
+    the allowed difference outside float64. `expected` is the reference, if it is known already.
     """
     with seeded(case.seed), torch.no_grad():
         try:
             if law in NEEDED and not callable(getattr(subject, NEEDED[law], None)):
                 return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
-            if law == "generation":
-                return generation(subject, case)
-            if law == "frame":
-                return _frame(subject, case)
+            if law in _JUDGED:
+                return _JUDGED[law](subject, case)
             found = expected or reference(subject, case, name, leeway)
-            return _compared(law, subject, case, found)
+            return _check_pairs(law, subject, case, found)
         except KvfuzzError:
             raise
         except Refused as refused:
@@ -203,42 +203,33 @@ def check_companion(
             return Verdict("discarded", law=law, reason=f"a path raised {one_line(cause)}")
 
 
-def _frame(subject: Any, case: Case) -> Verdict:
-    broken, entries = frame(subject, case)
-    if broken is not None:
-        return Verdict("diverged", excess=torch.inf, law="frame", finding=f"frame: {broken}")
-    status = "agreed" if entries else "discarded"
-    reason = None if entries else "no entry of a cache was there to be compared"
-    return Verdict(status, positions=entries, law="frame", reason=reason)  # type: ignore[arg-type]
-
-
-def _compared(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
+def _check_pairs(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
     if expected.logits is None:
         return Verdict("discarded", law=law, reason="the uncached path raised")
-    if expected.prefixwise:  # one run is compared with one run
+    if expected.prefixwise:  # the laws compare single runs over the whole rows
         expected = replace(expected, logits=run_uncached(subject, layout(case).sequences))
     count, excess = 0, 0.0
     try:
         for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
             found = compare(other, one, tolerance, places)
             if bool(found.diverges.any()):
-                raise _Broken(f"{what}: {_difference(found.excess, one, other, found.worst)}")
+                raise _Broken(f"{what}: {_first_difference(found.excess, one, other, found.worst)}")
             count += int(places.sum())
             excess = max(excess, float(found.excess.max()))
     except _Broken as broken:
         if law != "repeatability":
-            # A path that does not repeat itself breaks any law, and that one first.
-            forgetful = _compared("repeatability", subject, case, expected)
-            if forgetful.diverged:
-                return forgetful
+            # A path that does not repeat itself breaks every law: blame repeatability.
+            unstable = _check_pairs("repeatability", subject, case, expected)
+            if unstable.diverged:
+                return unstable
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
     if not count:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
     return Verdict("agreed", positions=count, excess=excess, law=law)
 
 
-def _difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> str:
-    """The first place that differs, in words."""
+def _first_difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> str:
+    """Describes the first position that differs."""
     column = int((excess > 1).any(0).nonzero()[0])
     row = int(excess[:, column].argmax())
     token = int(worst[row, column])
@@ -246,11 +237,6 @@ def _difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> st
     return f"logit[{token}] of row {row}, position {column} is {b:.6g}, and was {a:.6g}"
 
 
-def _known(expected: Reference) -> tuple[Tensor, Tolerance]:
-    assert expected.logits is not None
-    assert expected.tolerance is not None
-    return expected.logits, expected.tolerance
-
-
-def _others(row: tuple[int, ...], subject: Subject) -> tuple[int, ...]:
+def _change(row: tuple[int, ...], subject: Subject) -> tuple[int, ...]:
+    """Returns other tokens, one for each of `row`."""
     return tuple((token + 1) % subject.vocab_size for token in row)

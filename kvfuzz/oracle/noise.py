@@ -1,10 +1,10 @@
-"""Measure the noise of a case: how far rounding moves what the uncached path computes.
+"""Measures the noise of a case: how far rounding moves the results of the uncached path.
 
 The weights of the float64 twin, and the embedded tokens, are perturbed by a unit roundoff of the
-dtype, up or down at random, DRAWS times: that samples the condition number by which rounding is
-amplified, whatever the kernels (the idea of Monte Carlo arithmetic, arXiv 1509.01347). What the
-perturbation does not see, islands of lower precision and subnormal numbers, is in the distance of
-the uncached path to its twin. The noise of a position is the larger of both.
+dtype, up or down at random, DRAWS times. That samples the condition number by which rounding is
+amplified, whatever the kernels do (the idea of Monte Carlo arithmetic, arXiv 1509.01347).
+Perturbations miss islands of lower precision and subnormal numbers; the distance of the uncached
+path from its twin shows those. The noise of a position is the larger of the two.
 
 Nothing here runs the cached path: a fault there cannot widen its own tolerance.
 """
@@ -25,21 +25,22 @@ from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, run_uncached, seeded
 
 DRAWS = 4
-# Half an ulp up leaves a float64 where it is (ties go to even), so float64 is moved by a whole one.
+# Adding half an ulp may not change a float64 (ties round to even): its step is a whole ulp.
 LEAST_STEP = 2.0**-52
 
 
 def logits_noise(subject: Subject, tokens: Rows, uncached: Tensor, dtype: torch.dtype) -> Tensor:
-    """The noise [batch, time] of the `uncached` logits [batch, time, vocab] of `tokens` when
-    computed in `dtype`. Raises Unmeasurable.
+    """Returns the noise [batch, time] of the `uncached` logits [batch, time, vocab] of `tokens`
+    [batch, time], for computation in `dtype`. Raises Unmeasurable.
 
-    A subject that can run several sets of weights at once (`perturbed`) does so.
+    Uses the `perturbed` of a subject that has it: it runs all draws at once.
     """
     if callable(getattr(subject, "perturbed", None)):
+        # In float64 the uncached logits are the twin's own, and need not be computed again.
         exact = uncached.dtype == torch.float64
         draws = (*range(DRAWS),) if exact else (None, *range(DRAWS))
         run: Any = subject.perturbed  # type: ignore[attr-defined]
-        moved = _called(lambda: run(as_tensor(subject, tokens), step(dtype), draws))
+        moved = _attempt(lambda: run(as_tensor(subject, tokens), perturbation(dtype), draws))
         return _noise(uncached, uncached, moved) if exact else _noise(uncached, moved[0], moved[1:])
     return states_noise(subject, lambda: [run_uncached(subject, tokens)], [uncached], dtype)[0]
 
@@ -47,14 +48,14 @@ def logits_noise(subject: Subject, tokens: Rows, uncached: Tensor, dtype: torch.
 def states_noise(
     subject: Subject, run: Callable[[], list[Tensor]], found: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """The noise [batch, time] of each of the states [batch, time, features] that `run` gives, and
-    gave when they were `found`. Raises Unmeasurable."""
+    """Returns the noise [batch, time] of each state [batch, time, features] that `run` returns.
+    `found` are the states of its run outside the twin. Raises Unmeasurable."""
     twin = twin_of(subject)
     if not twin.weights:
         raise Unmeasurable("it holds no tensors to perturb")
 
     def alike(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """`run`, with the random numbers that it had before: dropout left on is no rounding."""
+        """Runs with the same random numbers each time: dropout that is left on is not rounding."""
         with seeded(torch.random.initial_seed() % 2**63):
             return run()
 
@@ -63,20 +64,21 @@ def states_noise(
         if not twin.always:
             with twin.running() as promotion:
                 truth = alike(run)
-            # Where nothing asks for float32, nothing needs to be promoted, which takes its time.
+            # Promotion slows every torch call: the draws go without it if the twin's run made no
+            # use of it.
             promoting = promotion.needed
         moved = []
         with twin.running(promoting=False), perturbing(twin.weights) as perturb:
             for draw in range(DRAWS):
-                perturb(step(dtype), draw)
+                perturb(perturbation(dtype), draw)
                 with promoted(promoting, twin.native):
                     moved.append(alike(run))
         return [truth, *moved]
 
-    truth, *others = _called(runs)
+    truth, *others = _attempt(runs)
     if any(state.dtype != torch.float64 for state in truth):
         raise Unmeasurable("it does not compute in float64")
-    # Nothing moved, neither by the perturbations nor by computing in float64.
+    # If neither the perturbations nor float64 change a bit, the tensors found are not the weights.
     if not any(map(_moved, zip(truth, found, *others, strict=True))):
         raise Unmeasurable("its logits do not depend on the tensors that it holds")
     return [
@@ -86,15 +88,15 @@ def states_noise(
 
 
 class Unmeasurable(Exception):
-    """The noise of a subject cannot be measured, for the reason that this says."""
+    """The noise of a subject cannot be measured; the message says why."""
 
 
-def step(dtype: torch.dtype) -> float:
-    """The relative perturbation of the weights for `dtype`."""
+def perturbation(dtype: torch.dtype) -> float:
+    """Returns the relative perturbation of the weights for `dtype`."""
     return max(ROUNDOFF[dtype], LEAST_STEP)
 
 
-def _called(action: Callable[[], Any]) -> Any:
+def _attempt(action: Callable[[], Any]) -> Any:
     try:
         with torch.no_grad():
             return action()
@@ -110,15 +112,15 @@ def _moved(states: Sequence[Tensor]) -> bool:
 
 
 def _noise(found: Tensor, truth: Tensor, others: Tensor) -> Tensor:
-    """The largest distance from the `truth` of what was `found`, and of the perturbed `others`
-    [draws, ...], at each position [batch, time]. Outliers have their own scale, and do not
-    count."""
+    """Returns, for each position [batch, time], the largest distance from the `truth` of what was
+    `found` and of the perturbed `others` [draws, ...]. Outliers do not count: they have a scale of
+    their own."""
     runs = others if found is truth else torch.cat((found.double()[None], others))
     distances = (runs - truth).abs()
     noise = distances.amax((0, -1))
     ignored = outliers(found)
     if bool(noise.isfinite().all()) and not bool(ignored.any()):
         return noise
-    # Equal infinities are at no distance; what has none is as far as can be.
+    # inf - inf is NaN: equal infinities are at distance 0, any other NaN counts as infinitely far.
     distances = distances.masked_fill((runs == truth) | ignored, 0.0)
     return distances.masked_fill(distances.isnan(), torch.inf).amax((0, -1))

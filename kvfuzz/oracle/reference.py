@@ -1,5 +1,4 @@
-"""What the uncached path says of a case: the logits of every prefix, and how far from them another
-honest path may be."""
+"""Finds the reference of a case: its uncached logits, and their tolerance."""
 
 from __future__ import annotations
 
@@ -22,14 +21,21 @@ from kvfuzz.subjects.run import Rows, run_uncached
 
 @dataclass(frozen=True)
 class Reference:
-    """What the uncached path says about the sequences of a case (`kvfuzz.case.layout`): logits
-    [sequences, time, vocab] and how far from them another honest path may be, or the error it
-    raised. `prefixwise` when the logits come from one run per prefix."""
+    """The uncached logits [sequences, time, vocab] of the sequences of a case
+    (`kvfuzz.case.layout`) and their tolerance, or the error that the uncached path raised.
+    `prefixwise` is true if the logits come from one run per prefix."""
 
     logits: Tensor | None = None
     tolerance: Tolerance | None = None
     error: Exception | None = None
     prefixwise: bool = False
+
+    @property
+    def known(self) -> tuple[Tensor, Tolerance]:
+        """The logits and their tolerance, if the uncached path did not raise."""
+        assert self.logits is not None
+        assert self.tolerance is not None
+        return self.logits, self.tolerance
 
 
 def reference(
@@ -40,30 +46,30 @@ def reference(
     *,
     noise: bool = True,
 ) -> Reference:
-    """The uncached logits of every prefix of the sequences of `case`, and the tolerance for them.
+    """Finds the uncached logits of every prefix of the sequences of `case`, and their tolerance.
 
-    By the contract they come from one run per prefix. A causal decoder gives them all in one run
-    over the whole rows; that this subject does is shown on the case itself, by a run over the
-    first step's tokens alone. Where the two differ, every prefix is run. Without `noise` the
-    tolerance is the smallest that any noise would give.
+    By the contract that takes one run per prefix. A causal subject gives the same logits in one run
+    over the whole rows; one more run, over a prefix alone, tests that on this case. If the two
+    differ, every prefix is run. Without `noise` the tolerance is the smallest possible one.
     """
     found = layout(case)
-    part = _part(case, found)
+    length = _tested_prefix(case, found)
     try:
         whole = run_uncached(subject, found.sequences, name)
-        alone = run_uncached(subject, found.prefix(part), name) if part else whole
+        alone = run_uncached(subject, found.prefix(length), name) if length else whole
     except InvalidSubject:
         raise
     except Exception as error:
         return Reference(error=error)
     tolerance = tolerance_for(subject, case, whole, leeway=leeway, noise=noise)
-    if part == 0 or agree(alone, whole[:, :part], tolerance.between(0, part)):
+    if length == 0 or agree(alone, whole[:, :length], tolerance.between(0, length)):
         return Reference(whole, tolerance)
     return prefixwise(subject, case, name, whole, leeway)
 
 
-def _part(case: Case, found: Layout) -> int:
-    """The length of the prefix that is run alone: the first step's, or the shortest sequence's."""
+def _tested_prefix(case: Case, found: Layout) -> int:
+    """Returns the length of the prefix to run alone: the shortest sequence if the lengths differ,
+    else the first call; 0 for sequences of one token."""
     longest = len(found.sequences[0])
     if min(found.lengths) < longest:
         return min(found.lengths)
@@ -80,18 +86,17 @@ def tolerance_for(
     islands: Sequence[torch.dtype] = (),
     noise: bool = True,
 ) -> Tolerance:
-    """How far from the uncached `logits` [sequences, time, vocab] (default: `whole`) another honest
-    path may be. `whole` are those of one run over all sequences of `case`, whose noise is measured.
+    """Returns the tolerance of the uncached `logits` [sequences, time, vocab] (default: `whole`).
 
-    `islands` are coarser dtypes that the uncached path is known to pass through. What a cache
-    loses that is declared to be lossy is part of the noise: the weights are perturbed
-    by the roundoff of its dtype. Falls back to a constant for a subject that cannot be measured.
-    Without `noise` that is taken to be nought.
+    Its noise is that of `whole`, the logits of one run over all sequences of `case`. The weights
+    are perturbed by the roundoff of the coarsest dtype among that of the subject, the declared one
+    of its cache, and `islands`, coarser dtypes that the uncached path passes through. A subject
+    that cannot be measured gets a constant tolerance. Without `noise` the noise counts as zero.
     """
     logits = whole if logits is None else logits
     stored = cache_dtype(subject)
-    declared_dtypes = (stored,) if stored else ()
-    dtype = coarsest(compute_dtype(whole.dtype, subject), *declared_dtypes, *islands)
+    stored_dtypes = (stored,) if stored else ()
+    dtype = coarsest(compute_dtype(whole.dtype, subject), *stored_dtypes, *islands)
     bound = getattr(subject, "cache_bound", None)
     if bound is not None:
         return declared(logits, bound, dtype)
@@ -103,13 +108,16 @@ def tolerance_for(
     except Unmeasurable:
         return constant(logits, getattr(subject, "width", None), dtype, leeway)
     for row, length in enumerate(layout(case).lengths):
-        found[row, length:] = 0.0  # what only fills a row up has no say
+        found[row, length:] = 0.0  # positions that only fill up a sequence do not count
     return measured(logits, found, dtype, leeway)
 
 
 def prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
-    """What one uncached run per prefix says. The noise is that of the `whole` run, whose own error
-    has no part in it."""
+    """Finds the reference by one uncached run per prefix.
+
+    The noise is measured on `whole`, the logits of one run over all sequences, against the same run
+    of the twin: how far `whole` is from the prefixes adds nothing to it.
+    """
     found = prefixwise_logits(subject, case, name)
     if isinstance(found, Exception):
         return Reference(error=found, prefixwise=True)
@@ -118,8 +126,8 @@ def prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: f
 
 
 def prefixwise_logits(subject: Subject, case: Case, name: str) -> Tensor | Exception:
-    """The last logits of one uncached run per prefix of the sequences of `case`, [sequences, time,
-    vocab], or the error that one raised."""
+    """Returns the last logits of one uncached run per prefix of the sequences of `case`,
+    [sequences, time, vocab], or the error that a run raised."""
     rows = layout(case)
     last = []
     for stop in range(1, len(rows.sequences[0]) + 1):
@@ -131,8 +139,8 @@ def prefixwise_logits(subject: Subject, case: Case, name: str) -> Tensor | Excep
 
 
 def last_logits(subject: Subject, rows: Rows, name: str) -> Tensor | Exception:
-    """The last logits [batch, 1, vocab] of an uncached run over `rows`, or the error that it
-    raised."""
+    """Returns the last logits [batch, 1, vocab] of an uncached run over `rows`, or the error that
+    it raised."""
     try:
         return run_uncached(subject, rows, name)[:, -1:]
     except InvalidSubject:
@@ -142,4 +150,6 @@ def last_logits(subject: Subject, rows: Rows, name: str) -> Tensor | Exception:
 
 
 def agree(part: Tensor, whole: Tensor, tolerance: Tolerance) -> bool:
+    """Whether the logits `part` and `whole` [batch, time, vocab] differ nowhere by more than
+    `tolerance`."""
     return not bool(compare(part, whole, tolerance).diverges.any())

@@ -1,5 +1,8 @@
-"""What an agreement is worth: is precision lost that the logits do not show, and would this case
-have noticed a wrong cache?"""
+"""Tests how sensitive an agreement is.
+
+Two questions about a case that agreed: does the cached path lose precision that the logits do not
+show, and would the case have noticed a corrupted cache?
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,26 @@ from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import CachedPathRaised, run_cached, run_uncached
 from kvfuzz.subjects.tensors import floating_tensors
 
-# How many steps of a case are run again: code depends on the kind of a step, and there are three.
+# How many calls of a case are run again: code differs by the kind of a call, of which there are 3.
 MOST_STEPS = 3
-# The relative corruption of a cache that a case must be able to notice, by the dtype of its logits.
+# The relative corruption of a cache that a case must notice, by the dtype of the tolerance.
 CORRUPTION = {torch.float64: 1e-6, torch.float32: 1e-2}
 CORRUPTION_COARSE = 0.5
 
 
 def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str | None:
-    """What the cached path rounds, and the uncached path does not, to a dtype coarser than that in
-    which the subject `computed`; in words, None if nothing.
+    """Describes a cast of the cached path, absent from the uncached path, to a dtype coarser than
+    the one that the subject `computed` in; None if there is none.
 
-    Told from the operations themselves, without a tolerance. A cast counts if it changed a value.
-    The dtype that the subject declares for its cache is exempt, and so is what is no coarser.
+    This needs no tolerance: it looks at the operations. A cast counts if it changed a value. The
+    declared dtype of the cache is exempt, and every dtype that is no coarser than it.
     """
     first = case.up_to_call(MOST_STEPS)
     try:
         uncached = rounded_to(lambda: run_uncached(subject, layout(first).sequences))
         cached = rounded_to(lambda: run_cached(subject, first))
     except Exception:
-        return None  # what cannot be traced was judged by its logits
+        return None  # a subject that cannot be watched is judged by its logits alone
     exempt = cache_dtype(subject)
     for (source, target), operation in cached.items():
         declared = exempt is not None and not _coarser(target, exempt)
@@ -53,12 +56,12 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
 
 
 def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolerance) -> bool:
-    """Whether a corrupted cache would give, on the first steps of `case`, logits within `tolerance`
-    of the `expected`, both [rows, columns, ...] of its token table.
+    """Whether a corrupted cache would pass the first calls of `case`: give logits within
+    `tolerance` of the `expected` ones, both [rows, columns, ...] of its token table.
 
-    Each number in the cache is changed a little, up or down, before the last call that reads it. If
-    that is not noticed (a cache may hold no numbers, or unused ones), the cache is corrupted
-    through what was fed before. False for a case that reads no cache.
+    First, every number in the cache is changed a little, up or down, before the last of these calls
+    that reads it. If nobody notices (a cache may hold its numbers where they are not found, or
+    unused ones), other tokens are fed before that call. False for a case that reads no cache.
     """
     first = case.up_to_call(MOST_STEPS)
     calls = [step for step in first.steps() if step.feeds]
@@ -78,14 +81,14 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
             return False
         return not bool(compare(found, wanted, bound, fed).diverges.any())
 
-    changed = replace(first, tokens=_otherwise_begun(first, last, subject.vocab_size))
     corrupting: Any = _Corrupting(subject, readers[-1], size)
-    return unnoticed(corrupting, first) and unnoticed(subject, changed)
+    other = replace(first, tokens=_change_earlier(first, last, subject.vocab_size))
+    return unnoticed(corrupting, first) and unnoticed(subject, other)
 
 
-def _otherwise_begun(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:
-    """The tokens of `case` with others in front of what `last` feeds: another first one, or, where
-    that may be gone by then, all of them."""
+def _change_earlier(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the tokens of `case` with others before those that `last` feeds: the first one or, if
+    an operation may have dropped that, all of them."""
     stop = 1 if case.is_plain else last.start
     return tuple(
         (*((token + 1) % vocab_size for token in row[:stop]), *row[stop:]) for row in case.tokens
@@ -93,13 +96,13 @@ def _otherwise_begun(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int
 
 
 class _Corrupting:
-    """`subject`, whose cache is corrupted by a relative `size` before call number `index`."""
+    """`subject`, but with its cache corrupted by a relative `size` during call number `index`."""
 
     def __init__(self, subject: Subject, index: int, size: float) -> None:
         self._subject = subject
         self._left = index
         self._size = size
-        # Kept, since the number of an object that is gone may be another's.
+        # Keeps the weights alive: the id of a collected object could be given to another.
         self._weights = {id(weight): weight for weight in weights_of(subject)}
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +113,7 @@ class _Corrupting:
         if self._left != -1:
             return self._subject.cached(tokens, cache, **given)
         twin = getattr(self._subject, "twin", None)
-        # What a cache shares with a subject in the float64 lane is float64 while that runs.
+        # A tensor that a cache shares with a Float64Subject is float64 only inside the twin.
         with twin.running() if isinstance(twin, Twin) and twin.always else nullcontext():
             tensors = [t for t in floating_tensors(cache, modules=False) if self._is_cache(t)]
             saved = [tensor.clone() for tensor in tensors]
@@ -120,10 +123,11 @@ class _Corrupting:
                     tensor.copy_(tensor.double() * (1 + self._size * sign))
                 return self._subject.cached(tokens, cache, **given)
             finally:
-                # A subject may hold on to what it calls its cache.
+                # Restored, since the subject may keep the tensors of its cache and use them again.
                 for tensor, value in zip(tensors, saved, strict=True):
                     tensor.copy_(value)
 
     def _is_cache(self, tensor: Tensor) -> bool:
-        """Not a weight that the cache can reach, nor a view that shows one number many times."""
+        """Whether `tensor` is neither a weight that the cache refers to nor an expanded view:
+        writing to one would fail."""
         return id(tensor) not in self._weights and not (0 in tensor.stride() and tensor.numel() > 1)

@@ -1,20 +1,20 @@
-"""How far apart two honest paths may be.
+"""Computes the tolerance: how far apart the logits of two correct paths may be.
 
-The two paths group floating-point operations differently, so their logits differ by rounding, and
-how far rounding travels depends on the model and the prompt: over random decoders the honest
-difference, in units of eps x scale, ranges over four orders of magnitude. No constant fits that. So
-the noise of each case is measured (`kvfuzz.oracle.noise`), on the uncached path alone, and what is
-allowed at a position is
+The two paths group floating-point operations differently, so their logits differ by rounding. How
+far depends on the model and the prompt: over random correct decoders the difference, in units of
+eps x scale, ranges over four orders of magnitude. No constant fits that. So the noise of each case
+is measured (`kvfuzz.oracle.noise`), on the uncached path alone, and the allowed difference at a
+position is
 
     kappa x (sqrt(noise x the largest noise of the case) + 2 x u x scale)
 
-with u the unit roundoff of the dtype and scale the largest |uncached logit| there. The geometric
-mean keeps a position whose few samples happened to be small from being held to them, and keeps one
-ill-conditioned position from hiding the others.
+with u the unit roundoff of the dtype and scale the largest |uncached logit| of the position. Why
+the geometric mean: noise is a maximum of few samples. A position whose samples happened to be small
+gets more than they say, and one ill-conditioned position cannot hide faults at the others.
 
-A subject whose noise cannot be measured is judged by a constant, FACTORS x eps x scale, which holds
-for weights of the scale that the strategies draw (0.7 to 2 times width^-1/2) and nowhere else.
-docs/tolerance.md has the measurements behind both.
+If the noise of a subject cannot be measured, the allowed difference is FACTORS x eps x scale. That
+holds for weights of the scale that the strategies draw (0.7 to 2 times width^-1/2), and for no
+others. docs/tolerance.md has the measurements behind both.
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ from torch import Tensor
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name, epsilon
 
 Basis = Literal["measured", "constant", "declared"]
-"""Where a tolerance comes from: the noise of this case, a constant, or the subject's own word."""
+"""The source of a tolerance: the noise of the case, a constant, or what the subject declares."""
 
 
-# The bound, in units of the floor, and half of it is the most that clean decoders may come to.
+# The bound in units of the floor, the sum in parentheses above. Correct decoders reach half of the
+# bound at most.
 KAPPA = {torch.float64: 8.0, torch.float32: 8.0}
 KAPPA_COARSE = 6.0
 
 WEAK = 0.3
-"""Where more than this share of the scale is allowed, agreement says nothing."""
+"""A position where more than this share of the scale is allowed is weak: it could hide any
+fault."""
 
-# The fallback: (the least width that a factor holds for, the factors).
+# The fallback: (least width of the residual stream, factors by dtype).
 FACTORS = (
     (8, {"float64": 256.0, "float32": 256.0, "bfloat16": 64.0, "float16": 128.0}),
     (4, {"float64": 8192.0, "float32": 8192.0, "bfloat16": 512.0, "float16": 512.0}),
     (1, {"float64": 2.0**18, "float32": 2.0**18, "bfloat16": 1024.0, "float16": 2048.0}),
 )
 
-# A logit that is an outlier is this large, and this many times the median of its position.
+# An outlier is a logit of this size that is also this many times the median of its position.
 OUTLIER = 1e4
 OUTLIER_RATIO = 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The `allowed` |difference| of each entry [batch, time, features] in float64; where that is so
-    much that it says nothing, `weak` [batch, time]; the `dtype` whose rounding it allows for; and
-    its `basis`."""
+    """The `allowed` |difference| of each entry, float64 [batch, time, features]; `weak`
+    [batch, time], where so much is allowed that it could hide any fault; the `dtype` whose rounding
+    is allowed for; and the `basis`."""
 
     allowed: Tensor
     weak: Tensor
@@ -64,17 +66,17 @@ class Tolerance:
     basis: Basis
 
     def between(self, start: int, stop: int) -> Tolerance:
-        """The tolerance of the positions `start` to `stop` alone."""
+        """Returns the tolerance of the positions `start` to `stop`."""
         return self.at(lambda values: values[:, start:stop])
 
     def at(self, places: Callable[[Tensor], Tensor]) -> Tolerance:
-        """The tolerance of the `places` that are taken from [batch, time, ...]."""
+        """Returns the tolerance of what `places` takes from a tensor [batch, time, ...]."""
         return replace(self, allowed=places(self.allowed), weak=places(self.weak))
 
 
 def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Tolerance:
-    """The tolerance for `uncached` [batch, time, features] of a path whose `noise` [batch, time]
-    was measured for `dtype`. `leeway` multiplies the bound (see `kvfuzz.subjects.calibration`)."""
+    """Returns the tolerance of `uncached` [batch, time, features], whose `noise` [batch, time] was
+    measured for `dtype`. `leeway` multiplies the bound (`kvfuzz.subjects.calibration`)."""
     noise = noise.double()
     finite = noise.isfinite()
     largest = noise.masked_fill(~finite, 0.0).amax()
@@ -88,28 +90,28 @@ def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float 
 def constant(
     uncached: Tensor, width: int | None, dtype: torch.dtype, leeway: float = 1.0
 ) -> Tolerance:
-    """The tolerance for `uncached` [batch, time, features] of a path whose noise cannot be
-    measured, and whose residual stream has `width` features, if it tells."""
+    """Returns the tolerance of `uncached` [batch, time, features] if the noise cannot be measured.
+    `width` is the size of the residual stream, if the subject says."""
     return _of_scale(uncached, leeway * factor(dtype, width) * epsilon(dtype), dtype, "constant")
 
 
 def declared(uncached: Tensor, bound: float, dtype: torch.dtype) -> Tolerance:
-    """The tolerance of a subject that says itself how far a lossy cache may move its logits: by
+    """Returns the tolerance of a subject that declares how far its lossy cache may move a logit: by
     `bound` x scale."""
     return _of_scale(uncached, bound, dtype, "declared")
 
 
 def kappa(dtype: torch.dtype) -> float:
-    """The bound in units of the floor."""
+    """Returns the bound in units of the floor."""
     return KAPPA.get(dtype, KAPPA_COARSE)
 
 
 def factor(dtype: torch.dtype, width: int | None) -> float:
-    """The multiple of eps x scale that is allowed where no noise can be measured. `width` is the
-    size of the residual stream; a subject that does not tell is taken to be wide."""
+    """Returns the multiple of eps x scale that is allowed if the noise cannot be measured. `width`
+    is the size of the residual stream; None counts as wide."""
     name = dtype_name(dtype)
     return next(
-        # A dtype that only a cache has rounds as coarsely as the coarsest of these.
+        # Dtypes of caches only are not in the tables and get the factor of the coarsest there.
         table.get(name, table["bfloat16"])
         for least, table in FACTORS
         if width is None or width >= least
@@ -118,7 +120,7 @@ def factor(dtype: torch.dtype, width: int | None) -> float:
 
 def _of_scale(uncached: Tensor, bound: float, dtype: torch.dtype, basis: Basis) -> Tolerance:
     shares, scale = _shares(uncached)
-    # What a subject declares, it answers for; unless it declares that there is no bound.
+    # A declared bound is the subject's promise, so no position is weak; inf declares no bound.
     says_nothing = bound > WEAK if basis != "declared" else math.isinf(bound)
     weak = (scale > 0) & torch.tensor(says_nothing, device=scale.device)
     allowed = torch.where(scale > 0, bound * scale, 0.0)
@@ -126,12 +128,11 @@ def _of_scale(uncached: Tensor, bound: float, dtype: torch.dtype, basis: Basis) 
 
 
 def _shares(uncached: Tensor) -> tuple[Tensor, Tensor]:
-    """The size that counts for each entry as a multiple of its position's scale [batch, time,
-    features], and that scale [batch, time].
+    """Returns the size of each entry as a multiple of its position's scale [batch, time, features],
+    and that scale [batch, time].
 
-    All entries of a position count the same, but for outliers (see OUTLIER), which a model writes
-    over the entries of vocabulary that it masks: they do not count to the scale, and are judged by
-    their own size.
+    The multiple is 1 for all entries except outliers (OUTLIER), which a model writes over masked
+    vocabulary entries: they do not count towards the scale, and are judged by their own size.
     """
     sizes = uncached.double().abs().nan_to_num(nan=0.0, posinf=0.0)
     outlier = outliers(uncached)
@@ -140,7 +141,7 @@ def _shares(uncached: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def outliers(uncached: Tensor) -> Tensor:
-    """Which entries of `uncached` [batch, time, features] are outliers."""
+    """Returns which entries of `uncached` [batch, time, features] are outliers."""
     sizes = uncached.double().abs().nan_to_num(nan=0.0, posinf=0.0)
     large = sizes > OUTLIER
     if not bool(large.any()):
