@@ -9,7 +9,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject
 from kvfuzz.oracle.agreement import check, quick_check
 from kvfuzz.subjects.zoo.decoder import Decoder
-from tests.subjects import models
+from tests.subjects import models, raising
 
 CASE = Case(((1, 2, 3, 4), (5, 6, 7, 8)), (2, 1, 1))
 
@@ -28,7 +28,7 @@ def test_a_wrong_step_is_named():
 
 def test_a_cached_path_that_raises_alone_diverges_with_its_error():
     """The step and the first line of the error are in the verdict."""
-    verdict = check(models.RaisesOnChunks(), Case(((1, 2, 3),), (1, 2)))
+    verdict = check(raising.RaisesOnChunks(), Case(((1, 2, 3),), (1, 2)))
     assert verdict.status == "diverged"
     assert verdict.error == "the cached path raised RuntimeError: only one token at a time"
     assert verdict.error_step == 1
@@ -36,27 +36,27 @@ def test_a_cached_path_that_raises_alone_diverges_with_its_error():
 
 def test_an_uncached_path_that_raises_alone_diverges_with_its_error():
     """A prefix that is valid with a cache is valid without."""
-    verdict = check(models.UncachedRaises(), Case(((1, 2, 3),), (1, 2)))
+    verdict = check(raising.UncachedRaises(), Case(((1, 2, 3),), (1, 2)))
     assert verdict.status == "diverged"
     assert verdict.error == "the uncached path raised ValueError: three"
 
 
 def test_a_case_on_which_both_paths_raise_is_discarded():
     """Nothing was compared, so it is neither agreement nor divergence."""
-    verdict = check(models.RaisesInBoth(), CASE)
+    verdict = check(raising.RaisesInBoth(), CASE)
     assert (verdict.status, verdict.positions) == ("discarded", 0)
 
 
 def test_nan_in_one_path_diverges():
     """NaN compares false with everything; it is still a difference."""
-    verdict = check(models.NanInCached(), CASE)
+    verdict = check(raising.NanInCached(), CASE)
     assert verdict.status == "diverged"
     assert verdict.first.position == 2
 
 
 def test_nan_in_both_paths_is_discarded():
     """NaN everywhere says nothing about the cache."""
-    assert check(models.NanInBoth(), CASE).status == "discarded"
+    assert check(raising.NanInBoth(), CASE).status == "discarded"
 
 
 def test_an_uncached_path_that_is_not_causal_is_run_prefix_by_prefix():
@@ -98,12 +98,12 @@ def test_a_cache_that_writes_over_its_own_logits_is_judged_by_what_it_returned()
     ("subject", "message"),
     [
         (
-            models.LastLogitsOnly(),
+            raising.LastLogitsOnly(),
             r"shape \(2, 1, 11\) for 2 tokens in 2 rows, expected \(2, 2, 11\)",
         ),
-        (models.NoTuple(), r"should return \(logits, cache\), got Tensor"),
-        (models.NoCacheMethod(), r"has no method new_cache\(batch\)"),
-        (models.BadVocabulary(), "vocab_size should be a positive integer, got 0"),
+        (raising.NoTuple(), r"should return \(logits, cache\), got Tensor"),
+        (raising.NoCacheMethod(), r"has no method new_cache\(batch\)"),
+        (raising.BadVocabulary(), "vocab_size should be a positive integer, got 0"),
     ],
 )
 def test_a_subject_that_breaks_the_protocol_is_refused(subject, message):
@@ -215,7 +215,7 @@ def test_a_quick_check_runs_the_cached_path_once():
 
 
 @pytest.mark.parametrize(
-    "subject", [models.Summing, models.ForgetsOnDecode, models.RaisesOnChunks, models.NanInCached]
+    "subject", [models.Summing, models.ForgetsOnDecode, raising.RaisesOnChunks, raising.NanInCached]
 )
 def test_a_quick_check_diverges_where_a_check_does(subject):
     """And tells the same difference, or the same error."""

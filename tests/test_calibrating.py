@@ -142,8 +142,8 @@ def test_a_file_that_widens_float64_is_refused(tmp_path):
         (f"{NUMERICS}:RoundsTo", Diverges, "diverges in float64"),
         (f"{NUMERICS}:TooCoarse", Diverges, "more than the 4 that the arithmetic of a device"),
         (f"{NUMERICS}:RoundsAside", Diverges, "diverges in float64"),
-        ("tests.subjects.models:NanInBoth", InvalidSubject, "it does not run in float64"),
-        (f"{NUMERICS}:EXTERNAL", InvalidSubject, "it does not run in float64"),
+        ("tests.subjects.raising:NanInBoth", InvalidSubject, "it does not run in float64"),
+        ("tests.subjects.out_of_reach:EXTERNAL", InvalidSubject, "it does not run in float64"),
     ],
 )
 def test_what_is_not_known_to_be_right_is_not_calibrated(subject, error, message, tmp_path):

@@ -51,7 +51,7 @@ def test_fuzz_diverges_with_exit_code_1_and_replay_says_it_again(run):
 
 def test_fuzz_is_inconclusive_with_exit_code_3(run):
     """Nothing compared is never green."""
-    code, out, _ = run("fuzz", f"{MODELS}:NanInBoth", "--examples", 5)
+    code, out, _ = run("fuzz", "tests.subjects.raising:NanInBoth", "--examples", 5)
     assert code == 3
     assert "INCONCLUSIVE" in out
     assert "both paths gave NaN" in out
@@ -69,8 +69,8 @@ def test_replay_of_an_empty_directory_is_inconclusive(run):
         (["fuzz"], "Missing argument 'SUBJECT'"),
         (["fuzz", "nosuch"], "unknown subject 'nosuch'"),
         (["fuzz", "zoo:rop"], "did you mean rope"),
-        (["fuzz", f"{MODELS}:fails_to_build"], "OSError: no weights here"),
-        (["fuzz", f"{MODELS}:LastLogitsOnly"], "returned logits of shape"),
+        (["fuzz", "tests.subjects.raising:fails_to_build"], "OSError: no weights here"),
+        (["fuzz", "tests.subjects.raising:LastLogitsOnly"], "returned logits of shape"),
         (["fuzz", "tests.subjects.broken:x"], "ZeroDivisionError: at import"),
         (["fuzz", "zoo", "--examples", "0"], "--examples"),
         (["fuzz", "zoo", "--examples", "many"], "'many' is not a valid integer"),

@@ -15,7 +15,7 @@ from kvfuzz.search.hunt import fuzz
 from kvfuzz.search.replay import replay
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.run import run_cached
-from tests.subjects import models, numerics
+from tests.subjects import models, numerics, out_of_reach
 
 CASE = Case(((1, 5, 9, 2, 8, 3), (4, 4, 1, 0, 6, 7)), (2, 1, 1, 2))
 
@@ -157,7 +157,7 @@ def test_an_ordinary_case_would_notice_a_corrupted_cache(name, dtype):
     assert check(load(name).subject(case), case).status == "agreed"
 
 
-@pytest.mark.parametrize("subject", [numerics.Forgetful, lambda: numerics.opaque(1)])
+@pytest.mark.parametrize("subject", [numerics.Forgetful, lambda: out_of_reach.opaque(1)])
 def test_the_cache_is_corrupted_whatever_it_is(subject):
     """One that no logit depends on is vacuous; the tensor of an opaque subject is found."""
     verdict = check(subject(), CASE)

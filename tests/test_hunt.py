@@ -22,7 +22,7 @@ from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.testing.assertions import assert_agrees
-from tests.subjects import models
+from tests.subjects import models, raising
 
 MODELS = "tests.subjects.models"
 
@@ -45,14 +45,14 @@ def test_a_wrong_decode_shrinks_to_one_prefill_and_one_decode(seed):
 
 def test_a_path_that_raises_shrinks_to_the_smallest_case_that_raises():
     """Two tokens on a cache of one."""
-    hunt = fuzz(models.RaisesOnChunks, seed=0)
+    hunt = fuzz(raising.RaisesOnChunks, seed=0)
     assert hunt.failure.case.schedule == (1, 2)
     assert "RuntimeError: only one token at a time" in hunt.failure.verdict.error
 
 
 def test_a_hunt_that_compared_nothing_is_inconclusive():
     """NaN in both paths, or nothing but noughts, is no agreement."""
-    for subject, reason in ((models.NanInBoth, "both paths gave NaN"), (models.Zero, "zero")):
+    for subject, reason in ((raising.NanInBoth, "both paths gave NaN"), (models.Zero, "zero")):
         hunt = fuzz(subject, examples=20, seed=0)
         assert (hunt.verdict, hunt.positions, hunt.discarded) == ("inconclusive", 0, hunt.cases)
         assert reason in hunt.reasons[0]
@@ -60,7 +60,7 @@ def test_a_hunt_that_compared_nothing_is_inconclusive():
 
 def test_discarded_cases_are_counted_beside_the_compared_ones():
     """Where both paths raise on some cases, others are drawn in their place."""
-    hunt = fuzz(models.RaisesOnLongRows, examples=100, seed=0)
+    hunt = fuzz(raising.RaisesOnLongRows, examples=100, seed=0)
     assert hunt.verdict == "agreed"
     assert 0 < hunt.discarded < hunt.cases
     assert 100 < hunt.cases <= 200
@@ -68,12 +68,12 @@ def test_discarded_cases_are_counted_beside_the_compared_ones():
 
 def test_what_keeps_failing_is_not_drawn_again_for_ever():
     """As often as there are examples, and no more."""
-    assert fuzz(models.NanInBoth, examples=20, seed=0).cases == 40
+    assert fuzz(raising.NanInBoth, examples=20, seed=0).cases == 40
 
 
 def test_a_hunt_that_never_read_a_cache_is_inconclusive():
     """One call on an empty cache agrees, and shows nothing about caches."""
-    hunt = fuzz(models.RaisesInBoth, examples=50, seed=0)
+    hunt = fuzz(raising.RaisesInBoth, examples=50, seed=0)
     assert (hunt.verdict, hunt.read) == ("inconclusive", 0)
     assert hunt.positions > 0
     alone = fuzz(models.Summing, examples=20, max_length=1, seed=0)
@@ -107,7 +107,7 @@ def test_a_subject_that_answers_differently_each_time_is_not_called_agreed():
 def test_a_protocol_error_is_raised_not_counted():
     """A subject that returns too few logits has no verdict."""
     with pytest.raises(InvalidSubject, match="returned logits of shape"):
-        fuzz(models.LastLogitsOnly, seed=0)
+        fuzz(raising.LastLogitsOnly, seed=0)
 
 
 def test_a_counterexample_is_written_and_replays(tmp_path):
@@ -216,7 +216,7 @@ def test_assert_agrees_fails_with_the_whole_message(tmp_path):
 def test_assert_agrees_does_not_pass_on_nothing():
     """A hunt that compared nothing is no passing test."""
     with pytest.raises(Inconclusive, match="both paths gave NaN"):
-        assert_agrees(models.NanInBoth(), examples=5, folder=None)
+        assert_agrees(raising.NanInBoth(), examples=5, folder=None)
 
 
 @pytest.mark.parametrize("examples", [1, 49, 50, 199, 200, 201, 399, 400, 1000])

@@ -13,7 +13,7 @@ from kvfuzz.subjects.loading import as_factory
 from kvfuzz.subjects.protocol import Factory
 from mutants.library.mutant_scheme import with_mutant
 from mutants.library.registry import find
-from tests.subjects import models
+from tests.subjects import models, raising
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?"
 
@@ -76,13 +76,13 @@ def test_the_numbers_are_those_of_the_verdict():
 
 def test_an_error_of_one_path_says_which_and_where():
     """The step, the positions and the first line of the error."""
-    text = hunt_text(fuzz(models.RaisesOnChunks, seed=0))
+    text = hunt_text(fuzz(raising.RaisesOnChunks, seed=0))
     assert text.splitlines()[:2] == [
         "DIVERGED at step 2 of 2 (extend), positions 1 to 2",
         "  the cached path raised RuntimeError: only one token at a time; the uncached path did "
         "not raise",
     ]
-    text = hunt_text(fuzz(models.UncachedRaises, seed=0))
+    text = hunt_text(fuzz(raising.UncachedRaises, seed=0))
     assert text.startswith(
         "DIVERGED: the uncached path raised ValueError: three; the cached path did not"
     )

@@ -18,7 +18,7 @@ from kvfuzz.subjects.run import run_uncached
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
 from kvfuzz.subjects.zoo.presets import PRESETS
-from tests.subjects import models, numerics
+from tests.subjects import models, numerics, out_of_reach
 
 ROWS = ((1, 5, 9, 2, 8, 3, 3, 7), (6, 2, 2, 9, 1, 4, 10, 0))
 
@@ -93,10 +93,10 @@ def test_the_same_case_has_the_same_noise():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (numerics.opaque, "it holds no tensors"),
-        (numerics.hiding, "it does not compute in float64"),
+        (out_of_reach.opaque, "it holds no tensors"),
+        (out_of_reach.hiding, "it does not compute in float64"),
         (
-            lambda: numerics.hiding(dtype=torch.float64),
+            lambda: out_of_reach.hiding(dtype=torch.float64),
             "its logits do not depend on the tensors that it holds",
         ),
     ],
@@ -109,7 +109,7 @@ def test_weights_that_are_not_found_are_said_not_to_be(make, reason):
         noise_of(subject, dtype)
 
 
-@pytest.mark.parametrize("make", [numerics.opaque, numerics.hiding])
+@pytest.mark.parametrize("make", [out_of_reach.opaque, out_of_reach.hiding])
 def test_an_opaque_subject_is_judged_by_the_constant_and_told_so(make):
     """The documented fallback, stated in the verdict and in the hunt's text."""
     case = Case(ROWS, (3, 1, 4))

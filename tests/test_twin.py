@@ -12,7 +12,7 @@ from kvfuzz.subjects.float64 import Float64Subject, Twin
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
-from tests.subjects import models, numerics
+from tests.subjects import models, numerics, out_of_reach
 
 CASE = Case(((1, 5, 9, 2, 8, 3),), (2, 1, 1, 2), dtype="float64")
 NUMERICS = "tests.subjects.numerics"
@@ -27,7 +27,7 @@ def test_a_float32_subject_is_offered_in_both_lanes():
 
 def test_a_subject_that_does_not_run_in_float64_is_offered_in_its_own():
     """Its weights are out of reach, so its logits stay float32."""
-    assert as_factory(lambda seed: numerics.opaque(seed)).dtypes == ("float32",)
+    assert as_factory(lambda seed: out_of_reach.opaque(seed)).dtypes == ("float32",)
 
 
 def test_islands_and_buffers_are_float64_inside():
@@ -137,14 +137,14 @@ def test_float64_asked_for_is_the_lane_too():
 
 def test_what_is_written_while_the_twin_runs_is_the_twins_own():
     """A table made on first use is float64 there, and float32 where the subject makes its own."""
-    subject = numerics.LazyTable()
+    subject = out_of_reach.LazyTable()
     case = Case(CASE.tokens, CASE.schedule)
     assert check(subject, case).status == "agreed"
     assert subject.net.scales.dtype == subject.net.again.dtype == torch.float32
     hunt = fuzz(subject, examples=60, seed=0)
     assert (hunt.verdict, hunt.worst_excess < 0.5) == ("agreed", True)
     assert subject.net.scales.dtype == torch.float32
-    fresh = numerics.LazyTable()
+    fresh = out_of_reach.LazyTable()
     twin = Float64Subject(fresh)
     first = run_uncached(twin, CASE.tokens)
     assert not hasattr(fresh.net, "scales")
@@ -152,7 +152,9 @@ def test_what_is_written_while_the_twin_runs_is_the_twins_own():
     assert torch.equal(run_uncached(twin, CASE.tokens), first)
 
 
-@pytest.mark.parametrize("make", [numerics.Slots, numerics.Named, numerics.HasATwinOfItsOwn])
+@pytest.mark.parametrize(
+    "make", [out_of_reach.Slots, out_of_reach.Named, out_of_reach.HasATwinOfItsOwn]
+)
 def test_any_object_may_be_a_subject(make):
     """Without a dictionary of attributes, or with attributes that are called as ours are."""
     hunt = fuzz(make, examples=40, seed=0)
@@ -162,12 +164,12 @@ def test_any_object_may_be_a_subject(make):
 @pytest.mark.parametrize(
     "make",
     [
-        numerics.ThroughNumpy,
-        numerics.InGlobals,
-        numerics.Scripted,
-        numerics.ScriptedInside,
+        out_of_reach.ThroughNumpy,
+        out_of_reach.InGlobals,
+        out_of_reach.Scripted,
+        out_of_reach.ScriptedInside,
         numerics.InHalfInside,
-        numerics.HardCodedCache,
+        out_of_reach.HardCodedCache,
     ],
 )
 def test_a_subject_that_keeps_an_island_is_not_put_into_float64(make):
@@ -193,7 +195,7 @@ def test_raising_in_float64_alone_is_no_divergence():
 
 def test_a_subject_with_a_cache_of_its_own_is_the_same_in_both_lanes():
     """What is allocated on first use in one lane is not met in the other."""
-    shared = numerics.AllocatesOnFirstUse()
+    shared = out_of_reach.AllocatesOnFirstUse()
     hunt = fuzz(shared, examples=60, seed=0)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
 

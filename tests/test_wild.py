@@ -13,7 +13,7 @@ from kvfuzz.search.explain import explain
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.search.replay import replay
 from kvfuzz.subjects.loading import Options, as_factory, load
-from tests.subjects import models
+from tests.subjects import models, raising
 
 MODELS = "tests.subjects.models"
 
@@ -21,8 +21,8 @@ MODELS = "tests.subjects.models"
 @pytest.mark.parametrize(
     ("subject", "error"),
     [
-        (models.ExitsInCached, "the cached path raised Exited: it called sys.exit(0)"),
-        (models.ExitsInUncached, "the uncached path raised Exited: it called sys.exit(5)"),
+        (raising.ExitsInCached, "the cached path raised Exited: it called sys.exit(0)"),
+        (raising.ExitsInUncached, "the uncached path raised Exited: it called sys.exit(5)"),
     ],
 )
 def test_a_path_that_ends_the_program_diverges(subject, error):
@@ -33,12 +33,12 @@ def test_a_path_that_ends_the_program_diverges(subject, error):
 def test_a_factory_that_ends_the_program_is_refused():
     """In one line, as any other error of it."""
     with pytest.raises(InvalidSubject, match="could not be built: SystemExit: 0"):
-        as_factory(models.ExitsWhenBuilt)
+        as_factory(raising.ExitsWhenBuilt)
 
 
 def test_a_subject_that_always_raises_in_both_paths_is_inconclusive():
     """Every case is discarded and counted, and drawn again once."""
-    hunt = fuzz(models.AlwaysRaises, seed=0, examples=10)
+    hunt = fuzz(raising.AlwaysRaises, seed=0, examples=10)
     assert (hunt.verdict, hunt.discarded) == ("inconclusive", 20)
 
 
@@ -145,7 +145,7 @@ def test_the_verdict_on_an_uncached_path_that_is_not_causal_does_not_depend_on_t
 
 def test_a_trace_that_fails_costs_no_verdict(tmp_path):
     """The counterexample is written, and the failure of the trace is noted."""
-    hunt = fuzz(models.TracesBadly, seed=0, folder=tmp_path)
+    hunt = fuzz(raising.TracesBadly, seed=0, folder=tmp_path)
     assert hunt.path.exists()
     assert "not located: ValueError: there is no site" in hunt_text(hunt)
 

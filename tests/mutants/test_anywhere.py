@@ -29,7 +29,7 @@ from mutants.library.registry import find, generic_mutants, library, select
 from mutants.mutant import steps
 
 ROOT = Path(__file__).parents[2]
-OFFERING = "tests.subjects.anywhere:Offering"
+OFFERING = "tests.subjects.offering:Offering"
 SCORED = [i for i, one in generic_mutants().items() if not one.is_control]
 PLACEBOS = [i for i, one in generic_mutants().items() if one.placebo]
 
@@ -74,7 +74,7 @@ def test_entries_in_another_order_show_where_distance_counts(prepared):
     """Attention does not see the order of entries, unless by a bias for distance; a crop does."""
     mutant, uncropped = (
         find("entries.keys_and_values_backwards"),
-        "tests.subjects.anywhere:Uncropped",
+        "tests.subjects.offering:Uncropped",
     )
     assert run_mutant(prepared, mutant).state == "killed"
     found = prepare_cases(uncropped, Options(), 40, 5, shrink=False)
@@ -94,7 +94,7 @@ def test_positions_that_count_from_the_eighth_on_do_not_count_relative_to_each_o
 
 def test_a_design_is_measured_by_the_view_of_a_subject_without_a_torch_model():
     """What its entries hide is known without a module in it, and no fault of them is invalid."""
-    bare = prepare_cases("tests.subjects.anywhere:Bare", Options(), 40, 5, shrink=False)
+    bare = prepare_cases("tests.subjects.offering:Bare", Options(), 40, 5, shrink=False)
     entries = {i: run_mutant(bare, find(i)) for i in SCORED if i.startswith("entries.")}
     assert {i: result.reason for i, result in entries.items() if result.state != "killed"} == {
         "entries.keys_and_values_backwards": "its entries may stand in any order, and no mask or "
@@ -131,7 +131,7 @@ def test_a_cache_that_no_call_changes_can_be_shared(prepared):
 def test_a_buffer_that_is_written_behind_what_it_holds_cannot_be_shared(name, schedule):
     """The same call gives the same logits again, and still the buffer is another."""
     mutant = find(f"operations.{name}")
-    slots = prepare_cases("tests.subjects.anywhere:Slots", Options(), 1, 5, shrink=False)
+    slots = prepare_cases("tests.subjects.offering:Slots", Options(), 1, 5, shrink=False)
     slots = PreparedCases(slots.factory, replace(slots.campaign, cases=(steps(*schedule),)))
     assert mutant.resolve(slots.factory, slots.campaign.cases).equivalent is None
     assert run_mutant(slots, mutant).state == "killed"
@@ -293,7 +293,7 @@ def test_the_zoo_is_scored_by_them_when_asked(capsys):
 def test_what_the_clean_subject_refuses_is_drawn_again():
     """More cases than drawn ones agree, and all of these do; one that diverges stays, and is
     reported."""
-    drawn = prepare_cases("tests.subjects.anywhere:Refusing", Options(), 30, 5, shrink=False)
+    drawn = prepare_cases("tests.subjects.offering:Refusing", Options(), 30, 5, shrink=False)
     verdicts = [check(drawn.factory.subject(c), c).status for c in drawn.campaign.cases]
     assert "discarded" in verdicts
     found = draw_decidable_cases(drawn)
@@ -307,7 +307,7 @@ def test_what_the_clean_subject_refuses_is_drawn_again():
 
 
 EXPECTED = Expectation("tests.*:Salted", "salted on purpose", config={"salt": True})
-SALTED = "tests.subjects.anywhere:Salted"
+SALTED = "tests.subjects.offering:Salted"
 
 
 def test_cases_that_are_expected_to_diverge_are_left_out():

@@ -12,8 +12,8 @@ from mutants.generic.attention_hooks import _Watching, seen
 from mutants.generic.cache_contents import write
 from mutants.generic.module_roles import ModuleRoles, module_roles
 from tests.subjects import decoders
-from tests.subjects.anywhere import Offering, Root
 from tests.subjects.models import Summing
+from tests.subjects.offering import Offering, Root
 
 
 def test_the_modules_of_a_model_are_told_by_what_they_do():
@@ -211,7 +211,7 @@ def test_a_masked_key_is_not_seen():
 
 def test_what_is_written_counts_only_if_the_cache_shows_it():
     """A view that is a copy takes nothing in."""
-    subject = load("tests.subjects.anywhere:Offering").build(0, "", {})
+    subject = load("tests.subjects.offering:Offering").build(0, "", {})
     _, cache = subject.cached(torch.tensor([[1, 2]]), subject.new_cache(1))
 
     class Copying(Offering):

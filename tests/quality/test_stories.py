@@ -6,7 +6,7 @@ import torch
 import kvfuzz
 from kvfuzz.case.schedule import schedule_text
 from tests.seeds import SEEDS
-from tests.subjects.recomputing import Held, Recomputes
+from tests.subjects.recomputing import Recomputes, TokenCache
 
 
 class CropsOneLess(Recomputes):
@@ -18,7 +18,7 @@ class CropKeepsThatMany(Recomputes):
     """crop(n) keeps n."""
 
     def crop(self, cache, count):
-        return Held(cache.tokens[:, :count], cache.text[:, :count])
+        return TokenCache(cache.tokens[:, :count], cache.text[:, :count])
 
 
 class IgnoresRows(Recomputes):
@@ -57,7 +57,7 @@ class LosesTheLast(Recomputes):
         return super().cached(tokens, cache)
 
     def load(self, state):
-        return Held(state["tokens"][:, :-1], state["text"][:, :-1])
+        return TokenCache(state["tokens"][:, :-1], state["text"][:, :-1])
 
 
 class OneCacheForAll(Recomputes):
@@ -83,7 +83,7 @@ class CountsPadding(Recomputes):
         places = torch.arange(held.shape[1]).expand(held.shape)
         if positions is not None:
             places = (text.cumsum(1) - 1).clamp(min=0)
-        return self._logits(held, places, text)[:, -tokens.shape[1] :], Held(held, text)
+        return self._logits(held, places, text)[:, -tokens.shape[1] :], TokenCache(held, text)
 
 
 class ForgetsOldPadding(Recomputes):
@@ -110,7 +110,7 @@ class IgnoresPositions(Recomputes):
         held = torch.cat((cache.tokens, tokens), 1)
         text = torch.cat((cache.text, torch.ones_like(tokens).bool()), 1) if mask is None else mask
         places = torch.arange(held.shape[1]).expand(held.shape)
-        return self._logits(held, places, text)[:, -tokens.shape[1] :], Held(held, text)
+        return self._logits(held, places, text)[:, -tokens.shape[1] :], TokenCache(held, text)
 
 
 STORIES = {

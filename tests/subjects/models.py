@@ -1,4 +1,7 @@
-"""Decoders as users write them, right and wrong, for the tests to name."""
+"""Decoders that sum embeddings, right and wrong: the wrong answer, never an error.
+
+Decoders that raise are in `raising`.
+"""
 
 import torch
 
@@ -34,76 +37,6 @@ class ForgetsOnDecode(Summing):
         if tokens.shape[1] == 1:
             cache = torch.zeros_like(cache)
         return super().cached(tokens, cache)
-
-
-class RaisesOnChunks(Summing):
-    """Several tokens on a filled cache are refused."""
-
-    def cached(self, tokens, cache):
-        if cache.any() and tokens.shape[1] > 1:
-            raise RuntimeError("only one token at a time\nsays the cache")
-        return super().cached(tokens, cache)
-
-
-class RaisesInBoth(Summing):
-    """Neither path takes more than two tokens in a row, but a single one always works."""
-
-    def uncached(self, tokens):
-        if tokens.shape[1] > 1:
-            raise RuntimeError("too long")
-        return super().uncached(tokens)
-
-    def cached(self, tokens, cache):
-        if cache.any() or tokens.shape[1] > 1:
-            raise RuntimeError("too long")
-        return super().cached(tokens, cache)
-
-
-class RaisesOnLongRows(Summing):
-    """Neither path takes more than sixteen tokens."""
-
-    def uncached(self, tokens):
-        if tokens.shape[1] > 16:
-            raise RuntimeError("too long")
-        return super().uncached(tokens)
-
-    def new_cache(self, batch):
-        return super().new_cache(batch), 0
-
-    def cached(self, tokens, cache):
-        sums, seen = cache
-        if seen + tokens.shape[1] > 16:
-            raise RuntimeError("too long")
-        logits, sums = super().cached(tokens, sums)
-        return logits, (sums, seen + tokens.shape[1])
-
-
-class UncachedRaises(Summing):
-    """The uncached path refuses three tokens, the cached one does not."""
-
-    def uncached(self, tokens):
-        if tokens.shape[1] == 3:
-            raise ValueError("three")
-        return super().uncached(tokens)
-
-
-class NanInCached(Summing):
-    """The cached path gives NaN from the second call on."""
-
-    def cached(self, tokens, cache):
-        logits, new = super().cached(tokens, cache)
-        return (logits * torch.nan if cache.any() else logits), new
-
-
-class NanInBoth(Summing):
-    """Both paths give NaN alone."""
-
-    def uncached(self, tokens):
-        return super().uncached(tokens) * torch.nan
-
-    def cached(self, tokens, cache):
-        logits, cache = super().cached(tokens, cache)
-        return logits * torch.nan, cache
 
 
 class Zero(Summing):
@@ -145,21 +78,6 @@ class WrongInChunks(Summing):
         return logits * (1 + (tokens.shape[1] - 1) / 4), cache
 
 
-class LastLogitsOnly(Summing):
-    """The cached path returns the last position's logits, whatever it was given."""
-
-    def cached(self, tokens, cache):
-        logits, cache = super().cached(tokens, cache)
-        return logits[:, -1:], cache
-
-
-class NoTuple(Summing):
-    """The cached path returns logits without the cache."""
-
-    def cached(self, tokens, cache):
-        return super().cached(tokens, cache)[0]
-
-
 class OverwritesItsLogits(Summing):
     """The cached path returns the same buffer each time, and writes over it."""
 
@@ -185,26 +103,10 @@ class Moody(Summing):
         return (logits + 1 if Moody.asked % 3 == 0 else logits), cache
 
 
-class NoCacheMethod:
-    """Lacks new_cache and cached."""
-
-    vocab_size = 11
-    max_length = None
-
-    def uncached(self, tokens):
-        return torch.zeros(*tokens.shape, 11)
-
-
 class ShortSighted(Summing):
     """Takes rows of at most three tokens."""
 
     max_length = 3
-
-
-class BadVocabulary(Summing):
-    """Has a vocabulary of nothing."""
-
-    vocab_size = 0
 
 
 class Module(torch.nn.Module):
@@ -241,45 +143,8 @@ a_subject = Summing(seed=3)
 a_number = 7
 
 
-def fails_to_build():
-    raise OSError("no weights here\nnor there")
-
-
 def unseeded():
     return Summing(seed=5)
-
-
-class ExitsInCached(Summing):
-    """The cached path ends the program."""
-
-    def cached(self, tokens, cache):
-        raise SystemExit(0)
-
-
-class ExitsInUncached(Summing):
-    """The uncached path ends the program."""
-
-    def uncached(self, tokens):
-        raise SystemExit(5)
-
-
-class ExitsWhenBuilt(Summing):
-    """Building it ends the program."""
-
-    choices = {}
-
-    def __init__(self):
-        raise SystemExit(0)
-
-
-class AlwaysRaises(Summing):
-    """Neither path ever answers."""
-
-    def uncached(self, tokens):
-        raise RuntimeError("no")
-
-    def cached(self, tokens, cache):
-        raise RuntimeError("no")
 
 
 class Upcast(ModuleBacked):
@@ -414,20 +279,6 @@ class SeesTheFutureLate(Summing):
         time = torch.arange(tokens.shape[1])
         leaky = (time >= 4) & (time < tokens.shape[1] - 1)
         return torch.where(leaky[None, :, None], logits + 1, logits)
-
-
-class TracesBadly(ForgetsOnDecode):
-    """Offers a trace that names no site."""
-
-    def trace(self, note):
-        import contextlib
-
-        @contextlib.contextmanager
-        def inside():
-            note("nosuch", None, torch.zeros(1, 1, 1))
-            yield
-
-        return inside()
 
 
 class TakesADtype(Summing):

@@ -10,7 +10,7 @@ VOCAB = 50
 
 
 @dataclass
-class Held:
+class TokenCache:
     """The tokens fed so far [batch, slots], and which of them are text."""
 
     tokens: torch.Tensor
@@ -45,7 +45,7 @@ class Recomputes:
         return F.layer_norm(torch.stack(states, 1), (12,)) @ self.embedding.T
 
     def new_cache(self, batch):
-        return Held(torch.zeros(batch, 0).long(), torch.zeros(batch, 0).bool())
+        return TokenCache(torch.zeros(batch, 0).long(), torch.zeros(batch, 0).bool())
 
     def cached(self, tokens, cache, *, mask=None, positions=None):
         held = torch.cat((cache.tokens, tokens), 1)
@@ -54,14 +54,14 @@ class Recomputes:
         if positions is not None:
             places[:, -tokens.shape[1] :] = positions
         logits = self._logits(held, places, text)
-        return logits[:, -tokens.shape[1] :], Held(held, text)
+        return logits[:, -tokens.shape[1] :], TokenCache(held, text)
 
     def crop(self, cache, count):
         kept = max(0, cache.tokens.shape[1] - count)
-        return Held(cache.tokens[:, :kept], cache.text[:, :kept])
+        return TokenCache(cache.tokens[:, :kept], cache.text[:, :kept])
 
     def reorder(self, cache, rows):
-        return Held(cache.tokens[rows], cache.text[rows])
+        return TokenCache(cache.tokens[rows], cache.text[rows])
 
     def copy(self, cache):
         return copy.deepcopy(cache)
@@ -70,7 +70,7 @@ class Recomputes:
         return {"tokens": cache.tokens, "text": cache.text}
 
     def load(self, state):
-        return Held(**state)
+        return TokenCache(**state)
 
     def reset(self, cache):
         return replace(cache, tokens=cache.tokens[:, :0], text=cache.text[:, :0])
