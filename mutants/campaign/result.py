@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from mutants.mutant import STATES
 NOT_KILLED = ("survived", "unreached", "timed_out")
 DECIDED = ("killed", *NOT_KILLED)
 FAILED = (*NOT_KILLED, "invalid")
-BESIDE = tuple(state for state in STATES if state not in DECIDED)
-"""The states that are printed beside the score."""
+OUTSIDE = tuple(state for state in STATES if state not in DECIDED)
+"""The states outside the score, which are listed after it."""
 KIND = "kvfuzz score"
 SCHEMA = 1
 
@@ -124,7 +124,7 @@ class Score:
     listed: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
 
-    def to_json(self, witnesses: dict[str, Path] | None = None) -> dict[str, Any]:
+    def to_json(self, witnesses: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """As the report holds it; `witnesses` are the files that the shrunk cases went to.
 
         `unkept`, `sampled` and `by_schedule` are empty, and go with the next release.
@@ -193,7 +193,7 @@ def count_states(results: Sequence[Result]) -> dict[str, int]:
     return {state: sum(result.state == state for result in results) for state in STATES}
 
 
-def _result_json(result: Result, written: dict[str, Path]) -> dict[str, Any]:
+def _result_json(result: Result, written: Mapping[str, Path]) -> dict[str, Any]:
     """A result with the path of its witness, and the witness itself."""
     path = written.get(result.id)
     return {

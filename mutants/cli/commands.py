@@ -88,7 +88,7 @@ def score(
     from mutants.campaign.score import score as run_score
     from mutants.report.outputs import check_outputs
 
-    gate = read_gate(fail_under, baseline_file, subject, outputs.files)
+    gate = read_gate(fail_under, baseline_file, subject, outputs.files.values())
     check_outputs(outputs)
     check_writable(folder / "witnesses" / "witness.json")
     expected = read_expectations(expected_file) if expected_file else ()
@@ -156,7 +156,7 @@ def merge(
 
     check_outputs(outputs, reports)
     result = merged(reports)
-    gate = read_gate(fail_under, baseline_file, result.subject, outputs.files)
+    gate = read_gate(fail_under, baseline_file, result.subject, outputs.files.values())
     return _told(result, folder, outputs, gate)
 
 
@@ -166,6 +166,7 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
 
     from mutants.campaign.gate import exit_code, since
     from mutants.report.outputs import write_outputs
+    from mutants.report.report import Report
     from mutants.report.text import render
     from mutants.report.witnesses import write_witnesses
 
@@ -173,11 +174,11 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
     written, unwritten = write_witnesses(result, folder / "witnesses")
     render(result, console)
     changed = since(gate, result)
-    write_outputs(outputs, result, written, changed)
+    write_outputs(outputs, Report(result, written, changed))
     for line in changed.lines if changed else ():
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-    if outputs.html_file:
-        console.print(f"report: {outputs.html_file}", soft_wrap=True, highlight=False)
+    if "html" in outputs.files:
+        console.print(f"report: {outputs.files['html']}", soft_wrap=True, highlight=False)
     if unwritten is not None:
         raise unwritten
     return exit_code(gate, result)

@@ -1,4 +1,4 @@
-"""The options of commands that end with a score: how the campaign runs, its reports and its gates.
+"""The options of commands that end with a score: limits, reports and gates.
 
 Nothing here imports torch, so that `--help` answers at once.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvfuzz.cli.options import Finite, Shard, Written, json_option
-from mutants.report.outputs import Outputs
+from kvfuzz.cli.options import Finite, Shard, Written
+from mutants.report.outputs import FORMATS, Outputs
 
 
 def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,24 +31,26 @@ def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--resume", is_flag=True,
-            help="Go on with the campaign in the journal: judge only what it has not finished.",
+            help="Continue the campaign in the journal: judge only the mutants that it lacks.",
         ),
         click.option(
             "--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-            help="Where what is finished is kept (default: score.sqlite in the folder).",
+            help="Journal of finished mutants (default: score.sqlite in the folder).",
         ),
-        click.option("--shard", type=Shard(), help="Judge the Kth of N parts; see `kvfuzz merge`."),
+        click.option(
+            "--shard", type=Shard(), help="Judge part K of N of the mutants; see `kvfuzz merge`."
+        ),
         click.option(
             "--mutant-memory", type=click.IntRange(min=1), default=4096, show_default=True,
-            metavar="MB", help="A mutant that takes more memory than this has crashed.",
+            metavar="MB", help="Memory limit per mutant; above it, the mutant has crashed.",
         ),
         click.option(
             "--mutant-time", type=Finite(min=0, min_open=True), default=60.0,
-            show_default=True, metavar="SECONDS", help="A mutant that takes longer is timed out.",
+            show_default=True, metavar="SECONDS", help="Time limit per mutant.",
         ),
         click.option(
             "--mutant-calls", type=click.IntRange(min=1), default=10_000, show_default=True,
-            metavar="N", help="A mutant that is not killed in N forward calls is timed out.",
+            metavar="N", help="Limit of forward calls per mutant, without a kill.",
         ),
     ):  # fmt: skip
         with_limits = option(with_limits)
@@ -57,50 +58,43 @@ def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where reports go: --json --html --mutation-report --junit --markdown
-    --badge --github. `command` gets them as one argument, `outputs`."""
+    """Adds an option for the file of each report format, and --github; `command` gets them as one
+    argument, `outputs`."""
 
     @functools.wraps(command)
-    def with_outputs(*args: Any, **given: Any) -> Any:
-        files = {each.name: given.pop(each.name) for each in fields(Outputs)}
-        return command(*args, outputs=Outputs(**files), **given)
+    def with_outputs(*args: Any, github: bool, **given: Any) -> Any:
+        named = {each.name: given.pop(_parameter(each.name)) for each in FORMATS}
+        files = {name: file for name, file in named.items() if file is not None}
+        return command(*args, outputs=Outputs(files, github), **given)
 
-    wrapped: Callable[..., Any] = with_outputs
-    for option in (
-        click.option(
-            "--github", is_flag=True,
-            help="Print annotations for GitHub Actions, and write the step's summary.",
-        ),
-        _file("--badge", "badge_file", "Write the JSON of a shields.io endpoint badge to FILE."),
-        _file("--markdown", "markdown_file", "Write a summary to FILE as Markdown, below 1 MiB."),
-        _file("--junit", "junit_file", "Write the result to FILE as JUnit XML."),
-        _file(
-            "--mutation-report", "mutation_file",
-            "Write the result to FILE for viewers of the mutation-testing-report-schema.",
-        ),
-        _file("--html", "html_file", "Write the report to FILE as one HTML page."),
-        json_option,
-    ):  # fmt: skip
-        wrapped = option(wrapped)
+    wrapped: Callable[..., Any] = click.option(
+        "--github", is_flag=True,
+        help="Print annotations for GitHub Actions, and write the summary of the step.",
+    )(with_outputs)  # fmt: skip
+    for each in reversed(FORMATS):
+        wrapped = click.option(
+            f"--{each.name}", _parameter(each.name), type=Written(path_type=Path),
+            metavar="FILE", help=each.help,
+        )(wrapped)  # fmt: skip
     return wrapped
 
 
+def _parameter(name: str) -> str:
+    return f"{name.replace('-', '_')}_file"
+
+
 def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that decide between the exit codes 0 and 1: --fail-under --baseline."""
+    """Adds the options that decide between the exit codes 0 and 1: --fail-under and --baseline."""
     for option in (
         click.option(
             "--baseline", "baseline_file", type=click.Path(path_type=Path), metavar="FILE",
-            help="Exit 1 if a mutant is not killed that was killed, or not there, in the report "
-            "FILE (--json), and 0 otherwise, whatever else survived.",
+            help="Exit 1 only for mutants that survive now and were killed, or absent, in FILE "
+            "(a report of --json).",
         ),
         click.option(
             "--fail-under", type=Finite(0, 100), metavar="PERCENT",
-            help="Exit 1 below this score, and 0 otherwise, whatever survived.",
+            help="Exit 1 only if the score is below PERCENT.",
         ),
     ):  # fmt: skip
         command = option(command)
     return command
-
-
-def _file(flag: str, name: str, told: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(flag, name, type=Written(path_type=Path), metavar="FILE", help=told)

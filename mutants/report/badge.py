@@ -1,23 +1,23 @@
-"""A score as the JSON of a badge, in the schema of shields.io's endpoint badge:
-https://shields.io/badges/endpoint-badge"""
+"""The badge of a score: JSON in the schema of https://shields.io/badges/endpoint-badge"""
 
 from __future__ import annotations
 
-from typing import Any
+from kvfuzz.case.files import to_json_text
+from mutants.campaign.result import percent_text
+from mutants.report.report import Report
 
-from mutants.campaign.result import Score, percent_text
-
-LABEL = "KV cache mutation score"
 COLORS = {"killed": "brightgreen", "survived": "red", "inconclusive": "lightgrey"}
 
 
-def badge(score: Score) -> dict[str, Any]:
-    """Green where all mutants were killed, and only there; grey where there is no score."""
+def render(report: Report) -> str:
+    """Returns the badge: green only if all mutants were killed, grey if there is no score."""
+    score = report.score
     message = "no score" if score.percent is None else percent_text(score.percent, 1)
-    return {
+    badge = {
         "schemaVersion": 1,
-        "label": LABEL,
+        "label": "KV cache mutation score",
         "message": message,
         "color": COLORS[score.verdict],
         "isError": score.verdict != "killed",
     }
+    return to_json_text(badge)

@@ -17,18 +17,18 @@ from kvfuzz.report.map import DifferenceTable, difference_table
 from kvfuzz.subjects.trace import Site
 from mutants.campaign.result import NOT_KILLED, Result, Score
 from mutants.mutant import Mutant
-from mutants.report.advice import hunt_command, would_kill
+from mutants.report.advice import fuzz_command, suggest_kill
 from mutants.report.listing import Listing, fault_listing, real_listings
 
 ISSUE = re.compile(r"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)#(\d+)")
 
 Square = tuple[str, str]
-"""What a case did to a mutant (`kill`, `spared` or `unrun`), and the same in words."""
+"""Whether a case killed the mutant (`kill`, `spared` or `unrun`), and the same in words."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """The cases of one family of schedules, and what each did to a mutant."""
+    """The cases of one family of schedules, and whether each killed the mutant."""
 
     name: str
     squares: tuple[Square, ...]
@@ -40,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Witness:
-    """The case that kills a mutant, and what it shows."""
+    """The case that kills a mutant, with its verdict and location."""
 
     case: Case
     seen: dict[str, Any]
@@ -50,7 +50,7 @@ class Witness:
 
     @property
     def place(self) -> str:
-        """Where its logits first differ."""
+        """Where the logits first differ."""
         first = self.seen["first"]
         return (
             f"step {first['step'] + 1} of {len(self.case.schedule)} ({first['kind']}), row "
@@ -59,19 +59,19 @@ class Witness:
 
     @property
     def look_first_at(self) -> str:
-        """What to inspect first; nothing where the witness was not located."""
+        """What to inspect first; empty if the witness was not located."""
         return str((self.located or {}).get("look_first_at") or "")
 
     @property
     def source(self) -> str:
-        """The line that reported the first state that differs, `file:line`."""
+        """The source line, `file:line`, that made the first state that differs."""
         located = self.located or {}
         return str(located.get("source") or f"{located.get('file')}:{located.get('line')}")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A result with what the library knows of its mutant, None if it has it no longer."""
+    """A result, and the mutant in the library (`known`), None if it is gone."""
 
     result: Result
     known: Mutant | None
@@ -81,11 +81,11 @@ class Entry:
     families: tuple[Family, ...]
     witness: Witness | None
     remedy: str | None
-    hunt: str
+    fuzz: str
 
     @property
     def issue(self) -> str | None:
-        """The address of the public report, if `seen_in` names one."""
+        """The URL of the public report, if `seen_in` names one."""
         found = ISSUE.fullmatch(self.known.seen_in or "") if self.known else None
         return f"https://github.com/{found[1]}/issues/{found[2]}" if found else None
 
@@ -99,7 +99,7 @@ class Entry:
 
 
 def entry(score: Score, result: Result, known: Mutant | None, path: Path | None) -> Entry:
-    """`result` as the page shows it; `path` is the file of its witness."""
+    """Returns the entry of `result`; `path` is the file of its witness."""
     killer = None if result.killed_by is None else score.cases[result.killed_by]
     return Entry(
         result=result,
@@ -109,26 +109,26 @@ def entry(score: Score, result: Result, known: Mutant | None, path: Path | None)
         killer=killer,
         families=_families(score.cases, result) if score.matrix and result.ran else (),
         witness=_witness(result, path) if result.witness else None,
-        remedy=would_kill(result, known) if result.state in NOT_KILLED else None,
-        hunt=hunt_command(score, result, known),
+        remedy=suggest_kill(result, known) if result.state in NOT_KILLED else None,
+        fuzz=fuzz_command(score, result, known),
     )
 
 
 def prose(site: str | None) -> str | None:
-    """A site as JSON holds it, for a person."""
+    """Returns a site, as JSON holds it, in words."""
     return Site.parse(site).prose if site else None
 
 
 def _families(cases: Sequence[Case], result: Result) -> tuple[Family, ...]:
-    """The cases by family, each in the order in which they ran."""
+    """Returns the cases by family, each in the order of running."""
     squares: dict[str, list[Square]] = {}
     kills = set(result.kills)
     for index, case in enumerate(cases):
         kind = "kill" if index in kills else "spared" if index < result.ran else "unrun"
         words = {"kill": "kill", "spared": "no kill", "unrun": "not run"}[kind]
         schedule = " + ".join(map(entry_text, case.schedule))
-        told = f"case {index}: {words} ({schedule}, {case.dtype})"
-        squares.setdefault(family(case), []).append((kind, told))
+        text = f"case {index}: {words} ({schedule}, {case.dtype})"
+        squares.setdefault(family(case), []).append((kind, text))
     return tuple(Family(name, tuple(squares[name])) for name in FAMILIES if name in squares)
 
 

@@ -1,7 +1,7 @@
-"""A score as GitHub Actions shows it: annotations on standard output, and the step's summary.
+"""Annotations and a step summary of a score, for GitHub Actions.
 
-Workflow commands and their escapes: https://docs.github.com/actions/reference/workflow-commands.
-Of each kind GitHub shows 10 in a step.
+Annotations are workflow commands on standard output, with the escapes of
+https://docs.github.com/actions/reference/workflow-commands. GitHub shows 10 of each kind per step.
 """
 
 from __future__ import annotations
@@ -11,59 +11,66 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.errors import UsageError
-from mutants.campaign.gate import Since
-from mutants.campaign.result import NOT_KILLED, Result, Score
+from mutants.campaign.result import NOT_KILLED, Result
 from mutants.library.registry import known
-from mutants.report.advice import would_kill
-from mutants.report.markdown import LEAST, LIMIT, markdown
+from mutants.report import markdown
+from mutants.report.advice import suggest_kill
+from mutants.report.markdown import LEAST, LIMIT
 from mutants.report.places import place_of
-from mutants.report.words import in_reading_order, outcome, words
+from mutants.report.report import Report
+from mutants.report.words import (
+    FAULTY,
+    describe_fault,
+    explain_state,
+    sort_for_reading,
+    state_words,
+    why_no_score,
+)
 
 MOST = 10
 KINDS = {
     **dict.fromkeys(NOT_KILLED, "error"),
-    **dict.fromkeys(("loud", "crashed", "invalid"), "warning"),
+    **dict.fromkeys(FAULTY, "warning"),
 }
 """The kind of annotation for each state that has one."""
 SUMMARY = "GITHUB_STEP_SUMMARY"
-"""The environment variable that holds the file of the step's summary."""
+"""The environment variable with the path of the step's summary file."""
 
 
-def annotation_lines(score: Score, changed: Since | None = None) -> list[str]:
-    """The lines to print, at most MOST of each kind: the last of them sums up those that there was
-    no room for. The first tells what has `changed` since a baseline, if that is for the worse.
-    Faults outside the present folder are no part of the repository, and have no
-    place."""
+def annotation_lines(report: Report) -> list[str]:
+    """Returns the lines to print, at most MOST of each kind; if there are more, the last one sums
+    up the rest. Changes for the worse since a baseline come first. A fault outside the current
+    folder is not part of the repository, so its annotation names no file."""
+    score, changed = report.score, report.changed
     lines = []
     if score.percent is None:
-        lines.append(_command("error", "no score", score.reason or "no mutant could be decided"))
+        lines.append(_command("error", "no score", why_no_score(score)))
     if changed and changed.worse:
         lines.append(_command("error", "worse than the baseline", "\n".join(changed.lines)))
     for kind in dict.fromkeys(KINDS.values()):
-        found = [each for each in in_reading_order(score) if KINDS.get(each.state) == kind]
+        found = [each for each in sort_for_reading(score) if KINDS.get(each.state) == kind]
         lines += _limited(kind, found, MOST - sum(line.startswith(f"::{kind} ") for line in lines))
     return lines
 
 
 def summary_file() -> Path | None:
-    """Where the step's summary goes; None outside GitHub Actions."""
+    """Returns the file of the step's summary; None outside GitHub Actions."""
     name = os.environ.get(SUMMARY)
     return Path(name) if name else None
 
 
-def append_summary(score: Score, path: Path, changed: Since | None = None) -> None:
-    """Add `score`, and what has `changed` since a baseline, to the summary at `path`, which other
-    commands of the step may have begun, as far as there is room in it: with too little it is left
-    as it is, since GitHub drops one that is too large whole. Raises UsageError if it cannot be
-    written."""
+def append_summary(report: Report, path: Path) -> None:
+    """Appends the Markdown report to the step's summary at `path`, cut to the room that is left:
+    GitHub drops a summary that is too large. With too little room the file stays unchanged. Raises
+    UsageError if it cannot be written."""
     try:
         taken = path.stat().st_size if path.exists() else 0
         if LIMIT - taken < LEAST:
             return
         with path.open("a", encoding="utf-8") as stream:
-            # A heading has to begin a line, and what stands there may not have ended its last one.
+            # A heading must begin a line, and the last line may lack its line break.
             begin = "\n" if taken else ""
-            stream.write(begin + markdown(score, LIMIT - taken - len(begin), changed))
+            stream.write(begin + markdown.render(report, LIMIT - taken - len(begin)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -80,16 +87,16 @@ def _limited(kind: str, results: Sequence[Result], most: int) -> list[str]:
 
 def _annotation(kind: str, result: Result) -> str:
     mutant, place = known(result.id), place_of(result.id)
-    fault = mutant.description if mutant else "no longer in the library"
-    text = f"{fault} {outcome(result)}; would kill it: {would_kill(result, mutant)}"
+    reason, advice = explain_state(result), suggest_kill(result, mutant)
+    text = f"{describe_fault(mutant)} {reason}; to kill it: {advice}"
     where = {"file": place.file, "line": str(place.start_line), "endLine": str(place.stop_line)}
-    title = f"{words(result.state)}: {result.id}"
+    title = f"{state_words(result.state)}: {result.id}"
     return _command(kind, title, text, where if place.here else {})
 
 
 def _command(kind: str, title: str, text: str, where: dict[str, str] | None = None) -> str:
-    told = {**(where or {}), "title": title}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in told.items())
+    named = {**(where or {}), "title": title}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in named.items())
     return f"::{kind} {properties}::{_text(text)}"
 
 

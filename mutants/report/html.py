@@ -1,54 +1,50 @@
-"""A score as one HTML page that needs nothing else: no network, no other file, no JavaScript."""
+"""The HTML report of a score: one page that needs no network, no other file and no JavaScript."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvfuzz.report.html import environment
-from mutants.campaign.gate import Since
 from mutants.campaign.result import (
-    BESIDE,
     DECIDED,
     NOT_KILLED,
-    Result,
+    OUTSIDE,
     Score,
     count_states,
-    percent_killed,
     percent_text,
 )
 from mutants.library.registry import known
 from mutants.mutant import STATES
 from mutants.report.entry import Entry, entry
-from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix
-from mutants.report.words import MEANING, headline, identity, in_reading_order, words
+from mutants.report.report import Report
+from mutants.report.tables import barely_killed, examples_to_kill, kill_matrix, operator_rows
+from mutants.report.words import MEANING, describe_run, headline, sort_for_reading, state_words
 
 
 @dataclass(frozen=True)
 class Group:
-    """A part of the list of mutants, in the order in which it is read."""
+    """A part of the list of mutants, in reading order."""
 
     title: str
     note: str
     entries: tuple[Entry, ...]
 
 
-def page(score: Score, written: dict[str, Path], changed: Since | None = None) -> str:
-    """The report on `score` as one HTML document; `written` are the files of its witnesses, by
-    mutant, and `changed` is what has changed since a baseline. The same gives the same page."""
+def render(report: Report) -> str:
+    """Returns the page. The same report gives the same page."""
+    score, changed = report.score, report.changed
     templates = environment("mutants.report")
-    templates.filters.update(percent=percent_text, words=words)
-    counts, listed = count_states(list(score.results)), groups(score, written)
+    templates.filters.update(percent=percent_text, words=state_words)
+    counts, listed = count_states(list(score.results)), groups(report)
     return templates.get_template("page.html.j2").render(
         score=score,
         counts=counts,
         decided=sum(counts[state] for state in DECIDED),
         headline=headline(score),
         since=changed.lines if changed else (),
-        identity=identity(score),
+        run=describe_run(score),
         placebos=placebos(score),
-        operators=list(_operators(score.results)),
+        operators=list(operator_rows(score.results)),
         matrix=kill_matrix(score),
         needed=examples_to_kill(score),
         narrow=barely_killed(score),
@@ -56,33 +52,34 @@ def page(score: Score, written: dict[str, Path], changed: Since | None = None) -
         alive=[one for group in listed for one in group.entries if one.remedy],
         states=STATES,
         inside=DECIDED,
-        beside=BESIDE,
+        outside=OUTSIDE,
         meaning=MEANING,
     )
 
 
 def placebos(score: Score) -> str | None:
-    """What the placebos show; None if none was run."""
+    """Returns what the placebos show; None if none was run."""
     if not score.placebos:
         return None
     if all(placebo.state in ("survived", "unreached") for placebo in score.placebos):
-        return "None was killed: the checker stays silent where nothing is wrong."
-    return "A placebo that does not survive forbids a score: the checker cries wolf, or cannot see."
+        return "None was killed: the checker raises no false alarm."
+    return "No score: a placebo was killed, so the checker raises false alarms."
 
 
-def groups(score: Score, written: dict[str, Path]) -> list[Group]:
-    """The mutants: first those that count against the score, then those beside it, then the
-    killed ones, the most narrowly killed first."""
+def groups(report: Report) -> list[Group]:
+    """Returns the mutants that count against the score, then those outside it, then the kills, the
+    narrowest first."""
+    score = report.score
     parts = [
         ("Not killed", "These count against the score.", NOT_KILLED),
-        ("Beside the score", "Neither for nor against it.", BESIDE),
+        ("Outside the score", "These count neither for nor against it.", OUTSIDE),
         ("Killed", _order_of_kills(score), ("killed",)),
     ]
     made = []
     for title, note, states in parts:
         entries = tuple(
-            entry(score, result, known(result.id), written.get(result.id))
-            for result in in_reading_order(score)
+            entry(score, result, known(result.id), report.witnesses.get(result.id))
+            for result in sort_for_reading(score)
             if result.state in states
         )
         if entries:
@@ -92,17 +89,5 @@ def groups(score: Score, written: dict[str, Path]) -> list[Group]:
 
 def _order_of_kills(score: Score) -> str:
     if score.matrix:
-        return "Those that the fewest cases kill come first."
-    return "Those whose first kill exceeds the allowed the least come first."
-
-
-def _operators(
-    results: Sequence[Result],
-) -> Iterator[tuple[str, dict[str, int], float | None]]:
-    """Each operator with its counts and its score, and all of them at the end."""
-    for operator in sorted({result.operator for result in results}):
-        counts = count_states([result for result in results if result.operator == operator])
-        yield operator, counts, percent_killed(counts)
-    if results:
-        counts = count_states(list(results))
-        yield "all", counts, percent_killed(counts)
+        return "Those killed by the fewest cases come first."
+    return "Those whose first kill exceeds the tolerance least come first."

@@ -1,4 +1,4 @@
-"""A score as JUnit XML: one test case a mutant, which passes if it was killed."""
+"""The JUnit report of a score: one test case per mutant, which passes if it was killed."""
 
 from __future__ import annotations
 
@@ -7,29 +7,38 @@ from xml.etree import ElementTree
 
 from mutants.campaign.result import NOT_KILLED, Result, Score
 from mutants.library.registry import known
-from mutants.report.advice import hunt_command, would_kill
+from mutants.report.advice import fuzz_command, suggest_kill
 from mutants.report.places import place_of
-from mutants.report.words import identity, outcome, words
+from mutants.report.report import Report
+from mutants.report.words import (
+    FAULTY,
+    describe_fault,
+    describe_run,
+    explain_state,
+    state_words,
+    why_no_score,
+)
 
 ELEMENTS = {
     **dict.fromkeys(NOT_KILLED, "failure"),
-    **dict.fromkeys(("loud", "crashed", "invalid"), "error"),
+    **dict.fromkeys(FAULTY, "error"),
     **dict.fromkeys(("equivalent", "inapplicable"), "skipped"),
 }
-"""What each state but `killed` puts into its test case."""
+"""The element in the test case of a mutant in each state except `killed`."""
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 has no way to write (section 2.2 of the standard)."""
+"""Characters that XML 1.0 cannot hold (section 2.2 of the standard)."""
 
 
-def junit(score: Score) -> str:
-    """`score` as one suite of tests. Without a score its last test case, `score`, is an error with
-    the reason, so that no reader takes it for a pass."""
+def render(report: Report) -> str:
+    """Returns the score as one suite of tests. If there is no score, the last test case, `score`,
+    is an error with the reason, so that no reader takes the suite for a pass."""
+    score = report.score
     cases = [_case(score, result) for result in score.results]
     if score.percent is None:
         cases.append(_no_score(score))
     suite = ElementTree.Element("testsuite", _totals(score, cases))
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in (*identity(score), ("command", score.command)):
+    for name, value in (*describe_run(score), ("command", score.command)):
         ElementTree.SubElement(properties, "property", name=_legal(name), value=_legal(value))
     suite.extend(cases)
     suites = ElementTree.Element("testsuites", suite.attrib)
@@ -59,27 +68,27 @@ def _case(score: Score, result: Result) -> ElementTree.Element:
         line=str(place.start_line),
     )
     if result.state != "killed":
-        message = f"{words(result.state)}: {outcome(result)}"
-        told = ElementTree.SubElement(
+        message = f"{state_words(result.state)}: {explain_state(result)}"
+        element = ElementTree.SubElement(
             case, ELEMENTS[result.state], type=result.state, message=_legal(message)
         )
-        told.text = _legal(_detail(score, result))
+        element.text = _legal(_detail(score, result))
     return case
 
 
 def _detail(score: Score, result: Result) -> str:
     mutant = known(result.id)
     lines = [
-        f"fault: {mutant.description if mutant else 'no longer in the library'}",
-        f"would kill it: {would_kill(result, mutant)}",
-        f"hunt it: {hunt_command(score, result, mutant)}",
+        f"fault: {describe_fault(mutant)}",
+        f"to kill it: {suggest_kill(result, mutant)}",
+        f"to fuzz it: {fuzz_command(score, result, mutant)}",
     ]
     return "\n".join(lines)
 
 
 def _no_score(score: Score) -> ElementTree.Element:
     case = ElementTree.Element("testcase", classname="kvfuzz", name="score", time="0.000")
-    message = _legal(score.reason or "no mutant could be decided")
+    message = _legal(why_no_score(score))
     ElementTree.SubElement(case, "error", type="inconclusive", message=message)
     return case
 

@@ -1,4 +1,4 @@
-"""The library of faults in the terminal."""
+"""Prints the library of faults in the terminal."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mutants.mutant import ANY, Mutant
 
 
 def render_list(mutants: Sequence[Mutant], console: Console) -> None:
-    """Print each mutant's id, the site at which it shows first, and the fault below: in a table the
-    fault would have a few letters on a terminal of 80 columns."""
+    """Prints each mutant's id and first differing site, and below them the fault: a table would
+    leave too little room for it on 80 columns."""
     for mutant in mutants:
-        site = str(mutant.site) if mutant.site else f"({_told_by(mutant)})"
+        site = str(mutant.site) if mutant.site else f"({_instead_of_site(mutant)})"
         console.print(f"[bold]{mutant.id}[/]  {site}", soft_wrap=True, highlight=False)
         console.print(Padding(escape(mutant.description), (0, 0, 0, 4)), highlight=False)
     console.print(f"{len(mutants)} mutants", highlight=False)
 
 
-def _told_by(mutant: Mutant) -> str:
-    """What stands in the place of a site."""
+def _instead_of_site(mutant: Mutant) -> str:
+    """Returns what to print for a mutant without a site."""
     return "in any subject" if mutant.subject == ANY else mutant.without_site
 
 
 def render_mutant(mutant: Mutant, console: Console) -> None:
-    """Print one mutant whole: its promises, its source, its witness and how to hunt it."""
+    """Prints one mutant: what it declares, its source, its witness and the command to fuzz it."""
 
     def line(label: str, text: object) -> None:
         console.print(f"{label:22}{text}", soft_wrap=True, highlight=False, markup=False)
@@ -41,7 +41,7 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
     if mutant.site:
         line("first differing site", f"{mutant.site} ({mutant.site.prose})")
     if mutant.law != "agreement":
-        line("told by", mutant.law)
+        line("law", mutant.law)
     if mutant.exercises:
         line("killed by cases with", ", ".join(mutant.exercises))
     if mutant.needs:
@@ -55,5 +55,5 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
     if mutant.witness:
         line("witness", json.dumps(mutant.witness.to_json()))
     where = "@SUBJECT" if mutant.subject == ANY else ""
-    line("hunt it", f"kvfuzz fuzz mutant:{mutant.id}{where}")
+    line("fuzz it", f"kvfuzz fuzz mutant:{mutant.id}{where}")
     console.print(Syntax(mutant.source, "python", background_color="default"))

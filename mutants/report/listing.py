@@ -1,4 +1,4 @@
-"""The source of a fault beside the real code that it replaces."""
+"""The source code of a fault and of the real code that it replaces, as HTML."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Listing:
 
 
 def fault_listing(mutant: Mutant) -> Listing:
-    """The lines that make the fault."""
+    """Source code of the fault."""
     return _listing(f"{mutant.fault.__module__}:{mutant.fault.__name__}", mutant.fault)
 
 
 def real_listings(mutant: Mutant) -> list[Listing]:
-    """The stages that `mutant` replaces, as they are without it."""
+    """Source code of the functions that `mutant` replaces."""
     return [_listing(target, _resolved(target)) for target in mutant.targets]
 
 
 def highlighted(source: str) -> Markup:
-    """`source` as HTML: keywords, and comments and strings, in spans; all else as it is."""
+    """Returns `source` as HTML, with keywords, comments and strings in spans."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -71,12 +71,12 @@ def _resolved(target: str) -> Callable[..., Any] | None:
 
 
 def _listing(name: str, function: Callable[..., Any] | None) -> Listing:
-    """A function that is compiled, or gone, is listed without its code."""
+    """Lists a function; one that is compiled or gone, without its code."""
     try:
         if function is None:
             raise OSError
         lines, start = inspect.getsourcelines(function)
     except (OSError, TypeError):
-        return Listing(name, None, Markup("<em>its source is not at hand</em>"))
+        return Listing(name, None, Markup("<em>source not available</em>"))
     source = textwrap.dedent("".join(lines)).rstrip("\n")
     return Listing(name, start, highlighted(source))

@@ -1,57 +1,69 @@
-"""The files that a score is written to: whether they can be written, and writing them.
+"""The reports of a score that go to files: which there are, and writing them.
 
-Light to import, since the command line does: the writers load when there is something to write.
+Imports no report module before one is written, because the command line imports this file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvfuzz.case.files import check_writable, to_json_text, write_text
+from kvfuzz.case.files import check_writable, write_text
 from kvfuzz.errors import UsageError
 
 if TYPE_CHECKING:
-    from mutants.campaign.gate import Since
-    from mutants.campaign.result import Score
+    from mutants.report.report import Report
+
+
+@dataclass(frozen=True)
+class Format:
+    """A report format: `--NAME FILE` writes what `render(report)` returns in the module
+    `mutants.report.NAME` (with underscores for dashes). `help` is the line in `--help`."""
+
+    name: str
+    help: str
+
+    def render(self, report: Report) -> str:
+        module = import_module(f"mutants.report.{self.name.replace('-', '_')}")
+        return str(module.render(report))
+
+
+FORMATS = (
+    Format("json", "Write the whole result to FILE as JSON."),
+    Format("html", "Write the report to FILE as one HTML page."),
+    Format("mutation-report", "Write the result to FILE for mutation-testing-report viewers."),
+    Format("junit", "Write the result to FILE as JUnit XML, one test case per mutant."),
+    Format("markdown", "Write a summary to FILE as Markdown, below 1 MiB."),
+    Format("badge", "Write the JSON of a shields.io endpoint badge to FILE."),
+)
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """A file for each report that is asked for, None for one that is not. With `github`,
-    annotations are printed and the step's summary is written."""
+    """The file of each report that was asked for, by the name of its format. With `github`,
+    annotations are printed and the summary of the GitHub Actions step is written."""
 
-    json_file: Path | None = None
-    html_file: Path | None = None
-    mutation_file: Path | None = None
-    junit_file: Path | None = None
-    markdown_file: Path | None = None
-    badge_file: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
     github: bool = False
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All that will be written, but for the step's summary."""
-        values = (getattr(self, each.name) for each in fields(self))
-        return tuple(value for value in values if isinstance(value, Path))
 
-
-def check_outputs(outputs: Outputs, read: Iterable[Path] = ()) -> None:
-    """Refuse what cannot be written, two reports in one file, and one in the place of what is
-    `read`, before the work. Raises UsageError."""
+def check_outputs(outputs: Outputs, inputs: Iterable[Path] = ()) -> None:
+    """Raises UsageError before the work if a report cannot be written, if two go to one file, or
+    if one would overwrite an input file."""
     from mutants.report.github import summary_file
 
     seen: set[str] = set()
-    needed = set(map(os.path.realpath, read))
-    for file in outputs.files:
+    needed = set(map(os.path.realpath, inputs))
+    for file in outputs.files.values():
         if os.path.realpath(file) in needed:
-            raise UsageError(f"{file} is read, and would be written over: write to another file")
+            raise UsageError(f"{file} is an input and would be overwritten: name another file")
         check_writable(file)
         if file.exists() and not file.is_file():
-            continue  # a pipe or a device, which takes as many as there are
+            continue  # a pipe or a device takes several reports
         where = os.path.realpath(file)
         if where in seen:
             raise UsageError(f"two reports would be written to {file}: name another file for one")
@@ -61,41 +73,20 @@ def check_outputs(outputs: Outputs, read: Iterable[Path] = ()) -> None:
         check_writable(summary)
 
 
-def write_outputs(
-    outputs: Outputs,
-    score: Score,
-    witnesses: dict[str, Path],
-    changed: Since | None = None,
-) -> None:
-    """Write every report on `score` that is asked for; `witnesses` are the files of its witnesses,
-    by mutant, and `changed` what has changed since a baseline, for those that people read. Raises
-    UsageError."""
-    from mutants.report.badge import badge
-    from mutants.report.html import page
-    from mutants.report.junit import junit
-    from mutants.report.markdown import markdown
-    from mutants.report.mutation import mutation_report
-
-    reports: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (outputs.json_file, lambda: to_json_text(score.to_json(witnesses))),
-        (outputs.mutation_file, lambda: to_json_text(mutation_report(score))),
-        (outputs.junit_file, lambda: junit(score)),
-        (outputs.markdown_file, lambda: markdown(score, changed=changed)),
-        (outputs.badge_file, lambda: to_json_text(badge(score))),
-        (outputs.html_file, lambda: page(score, witnesses, changed)),
-    )
-    for file, text in reports:
-        if file is not None:
-            write_text(file, text())
+def write_outputs(outputs: Outputs, report: Report) -> None:
+    """Writes every report that was asked for. Raises UsageError if one cannot be written."""
+    for each in FORMATS:
+        if each.name in outputs.files:
+            write_text(outputs.files[each.name], each.render(report))
     if outputs.github:
-        _tell_github(score, changed)
+        _write_to_github(report)
 
 
-def _tell_github(score: Score, changed: Since | None) -> None:
+def _write_to_github(report: Report) -> None:
     from mutants.report.github import annotation_lines, append_summary, summary_file
 
-    for line in annotation_lines(score, changed):
+    for line in annotation_lines(report):
         print(line)
     summary = summary_file()
     if summary is not None:
-        append_summary(score, summary, changed)
+        append_summary(report, summary)

@@ -1,4 +1,4 @@
-"""Where a fault stands in its source, as editors and viewers count it."""
+"""Where the source of a fault is, in lines and columns as editors count them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mutants.library.registry import known
 class Place:
     """The lines of a fault's function in `file`, whose whole text is `source`. Lines and columns
     count from 1, and the end is exclusive: `stop_column` is one past the last character of
-    `stop_line`. `here` tells whether the file is below the present folder: then `file` is relative
-    to that, else to whatever its package was imported from."""
+    `stop_line`. `here` says whether the file is below the current folder: then `file` is relative
+    to it, else to the folder that its package was imported from."""
 
     file: str
     source: str
@@ -28,8 +28,8 @@ class Place:
 
 
 def place_of(mutant_id: str) -> Place:
-    """Where the fault of this id stands. One that has left the library, or that has no source
-    (compiled, or typed in), is put into a file of one line that says so."""
+    """Returns where the fault of this id is. For one that is gone from the library or has no source
+    (compiled, or typed in), returns a file of one line that says so."""
     mutant = known(mutant_id)
     if mutant is None:
         return _nowhere(mutant_id.partition(".")[0])
@@ -62,5 +62,5 @@ def _at(path: Path, text: str, lines: list[str], start: int, module: str) -> Pla
 
 
 def _nowhere(operator: str) -> Place:
-    source = "(its source is not at hand)"
+    source = "(source not available)"
     return Place(f"{operator}.txt", source, 1, 1, 1, len(source) + 1, here=False)

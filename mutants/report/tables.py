@@ -1,18 +1,19 @@
-"""What the HTML page shows of all mutants at once: the kill matrix, how many cases a kill took, and
-the kills that were nearest to none."""
+"""Tables over all mutants of a score: by operator, the kill matrix, how many cases a kill took, and
+the narrowest kills."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from kvfuzz.case.features import FAMILIES, family
 from kvfuzz.oracle.laws import LAWS
-from mutants.campaign.result import Result, Score
+from mutants.campaign.result import Result, Score, count_states, percent_killed
 from mutants.mutant import VACUITY
-from mutants.report.words import in_reading_order
+from mutants.report.words import sort_for_reading
 
 BOUNDS = (1, 2, 3, 6, 11, 21, 51, 101, 201, 501)
 """The smallest number of cases of each bar of the histogram."""
@@ -23,7 +24,7 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Column:
-    """A family of schedules with its number of `cases`, or a law, which may be broken in any."""
+    """A family of schedules with its number of `cases`, or a law, which any case may break."""
 
     kind: str
     name: str
@@ -32,8 +33,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Square:
-    """How many cases kill a mutant, of those in its column that it met; `shade` is their share,
-    from 0 for none to SHADES for all."""
+    """How many of the cases that the mutant `ran` in a column kill it; `shade` is their share, from
+    0 for none to SHADES for all."""
 
     kills: int
     ran: int
@@ -53,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Mutants by what kills them: families of schedules, then laws."""
+    """Which families of schedules, and then which laws, kill which mutants."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -61,17 +62,28 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Bar:
-    """How many `mutants` met so many cases until the first that killed them; `share` of the longest
-    bar."""
+    """How many `mutants` ran this many cases until the first kill; `share` of the longest bar."""
 
     label: str
     mutants: int
     share: float
 
 
+def operator_rows(
+    results: Sequence[Result],
+) -> Iterator[tuple[str, dict[str, int], float | None]]:
+    """Yields each operator with its counts by state and its score, and `all` at the end."""
+    for operator in sorted({result.operator for result in results}):
+        counts = count_states([result for result in results if result.operator == operator])
+        yield operator, counts, percent_killed(counts)
+    if results:
+        counts = count_states(results)
+        yield "all", counts, percent_killed(counts)
+
+
 def kill_matrix(score: Score) -> Matrix | None:
-    """Which families of schedules kill which mutants, and by which laws; None unless every case was
-    run on every mutant. A case is held to agreement first, and where that sees nothing to the law
+    """Returns which families of schedules and which laws kill which mutants; None unless every case
+    ran on every mutant. A case is judged by agreement first and, if that sees nothing, by the law
     that the mutant declares."""
     if not score.matrix or not score.results:
         return None
@@ -82,22 +94,21 @@ def kill_matrix(score: Score) -> Matrix | None:
     by_law = [Column("law", law, len(families)) for law in (*LAWS, VACUITY) if law in broken]
 
     def row(result: Result) -> Row:
-        met = Counter(families[: result.ran])
+        ran = Counter(families[: result.ran])
         kills = Counter(families[index] for index in result.kills)
         laws = Counter(result.laws)
-        squares = [Square(kills[column.name], met[column.name]) for column in by_family]
+        squares = [Square(kills[column.name], ran[column.name]) for column in by_family]
         squares += [Square(laws[column.name], result.ran) for column in by_law]
         return Row(result, tuple(squares))
 
-    rows = [row(result) for result in in_reading_order(score)]
+    rows = [row(result) for result in sort_for_reading(score)]
     return Matrix((*by_family, *by_law), tuple(rows))
 
 
 def examples_to_kill(score: Score) -> list[Bar]:
-    """The histogram of the cases that it took to kill each mutant, up to the last bar that is not
-    empty; no bars where nothing was killed. A mutant that stops at its first kill meets the cases
-    in an order of its own, so that what counts is how many it met; one that meets all meets them as
-    they were drawn."""
+    """Returns the histogram of the cases that each kill took, up to the last bar that is not empty;
+    no bars if nothing was killed. A mutant that stops at its first kill runs the cases in its own
+    order, so the number that it ran counts; in a matrix it runs them as drawn."""
     killed = [each for each in score.results if each.state == "killed"]
     needed = [
         each.killed_by + 1 if score.matrix else each.ran
@@ -116,7 +127,7 @@ def examples_to_kill(score: Score) -> list[Bar]:
 
 
 def barely_killed(score: Score) -> list[Result]:
-    """The kills of the smallest excess: those that a little more tolerance would have missed."""
+    """Returns the kills of the smallest excess, which a slightly larger tolerance would miss."""
     killed = [each for each in score.results if each.state == "killed"]
     measured = [each for each in killed if math.isfinite(each.excess)]
     return sorted(measured, key=lambda each: (each.excess, each.id))[:NARROW]

@@ -1,4 +1,4 @@
-"""A score in the terminal: one row per operator, and every mutant that was not killed."""
+"""Prints a score in the terminal: one row per operator, and every mutant that was not killed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from mutants.campaign.result import (
-    BESIDE,
     DECIDED,
     NOT_BEGUN,
     NOT_KILLED,
+    OUTSIDE,
     Result,
     Score,
     count_states,
-    percent_killed,
     percent_text,
 )
 from mutants.library.registry import known
 from mutants.mutant import STATES
+from mutants.report.tables import operator_rows
 
-SHOWN = tuple(state for state in (*NOT_KILLED, *BESIDE) if state != "inapplicable")
-"""The states of which each mutant has a line of its own."""
+SHOWN = tuple(state for state in (*NOT_KILLED, *OUTSIDE) if state != "inapplicable")
+"""The states in which each mutant gets its own line."""
 
 
 def render(score: Score, console: Console) -> None:
-    """Print `score` to `console`."""
+    """Prints `score` to `console`."""
     if score.results:
         console.print(_table(score))
     for state in SHOWN:
@@ -37,38 +37,38 @@ def render(score: Score, console: Console) -> None:
             if result.state == state and result.reason != NOT_BEGUN:
                 console.print(result_line(result), soft_wrap=True, highlight=False)
     if late := sum(result.reason == NOT_BEGUN for result in score.results):
-        text = f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume goes on with them"
+        text = f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume runs them"
         console.print(text, soft_wrap=True, highlight=False)
     for line in inapplicable_lines(score.results):
         console.print(line, soft_wrap=True, highlight=False)
     for placebo in score.placebos:
         if placebo.state not in ("survived", "unreached"):
             console.print(result_line(placebo), soft_wrap=True, highlight=False)
-    console.print(headline(score), soft_wrap=True, highlight=False)
+    console.print(score_line(score), soft_wrap=True, highlight=False)
     if score.calibration:
         console.print(f"calibration: {score.calibration}", soft_wrap=True, highlight=False)
 
 
-def headline(score: Score) -> str:
-    """The score, or why there is none, and what would give it again."""
+def score_line(score: Score) -> str:
+    """Returns the score, or why there is none, and which run it is."""
     identity = (
         f"{score.subject}, {len(score.cases)} cases, seed {score.seed}, {score.seconds:.1f} s"
     )
     if score.percent is None:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
-    beside = [f"{score.counts[state]} {state}" for state in BESIDE if score.counts[state]]
+    others = [f"{score.counts[state]} {state}" for state in OUTSIDE if score.counts[state]]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
-    watch = f"{survived} placebos survived" if survived else "no placebo watched"
-    outside = f"; not in the score: {', '.join(beside)}" if beside else ""
+    controls = f"{survived} placebos survived" if survived else "no placebo ran"
+    outside = f"; not in the score: {', '.join(others)}" if others else ""
     return (
         f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} "
-        f"killed, {watch}{outside} ({identity})"
+        f"killed, {controls}{outside} ({identity})"
     )
 
 
 def result_line(result: Result) -> str:
-    """One mutant that was not killed: what the fault is, and why."""
+    """Returns the line of a mutant that was not killed: the fault, and why."""
     mutant = known(result.id)
     description = f": {mutant.description}" if mutant else ""
     reason = f" [{result.reason}]" if result.reason else ""
@@ -76,8 +76,8 @@ def result_line(result: Result) -> str:
 
 
 def inapplicable_lines(results: Sequence[Result]) -> list[str]:
-    """What the subject lacks for faults to be put into it, with how many of each operator that
-    concerns."""
+    """Returns a line for each thing that the subject lacks, with the number of mutants by operator
+    that need it."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         if result.state == "inapplicable":
@@ -97,15 +97,10 @@ def _table(score: Score) -> Table:
     for state in states:
         table.add_column(state.replace("_", " "), justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
-    for operator in sorted({result.operator for result in score.results}):
-        results = [result for result in score.results if result.operator == operator]
-        table.add_row(operator, *_cells(results, states))
-    table.add_section()
-    table.add_row("all", *_cells(score.results, states), style="bold")
+    for operator, counts, percent in operator_rows(score.results):
+        if operator == "all":
+            table.add_section()
+        cells = [str(counts[state]) if counts[state] else "." for state in states]
+        style = "bold" if operator == "all" else None
+        table.add_row(operator, *cells, percent_text(percent, 0), style=style)
     return table
-
-
-def _cells(results: Sequence[Result], states: Sequence[str]) -> list[str]:
-    counts = count_states(results)
-    shown = [str(counts[state]) if counts[state] else "." for state in states]
-    return [*shown, percent_text(percent_killed(counts), 0)]

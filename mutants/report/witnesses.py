@@ -1,4 +1,4 @@
-"""Write the witness of each kill, as a counterexample that `kvfuzz replay` accepts."""
+"""Writes the witness of each kill as a counterexample file that `kvfuzz replay` accepts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mutants.campaign.result import Score
 
 
 def write_witnesses(score: Score, folder: Path) -> tuple[dict[str, Path], UsageError | None]:
-    """Write each witness of `score` to `folder`, under its mutant's id; returns the paths by id,
-    and why the first that could not be written was not: the reports hold them as well."""
+    """Writes each witness to `folder`, under its mutant's id. Returns the paths by id, and the
+    error of the first that could not be written: the score is not lost, as the reports hold them
+    too."""
     written: dict[str, Path] = {}
     for result in score.results:
         if result.witness is not None:

@@ -22,6 +22,7 @@ from mutants.campaign.witness import add_witness
 from mutants.library.registry import find, library, select
 from mutants.mutant import Mutant, steps
 from mutants.report import html, text
+from mutants.report.report import Report
 from tests.mutants.campaigns import KILLED, fault_text, install, path_with
 
 HEAD = (
@@ -280,11 +281,11 @@ def test_what_is_judged_again_is_the_last_case_that_was_met(prepared, monkeypatc
 def test_no_placebo_is_said(prepared, tmp_path):
     """In the terminal and on the page, instead of a number that sounds like a check."""
     found = score("zoo", ids=(KILLED,), examples=5, seed=0, shrink=False)
-    assert "placebos survived" in text.headline(found)
+    assert "placebos survived" in text.score_line(found)
     bare = replace(found, placebos=())
-    assert "placebos survived" not in text.headline(bare)
-    assert "no placebo watched" in text.headline(bare)
-    assert "no placebo watched" in html.page(bare, {})
+    assert "placebos survived" not in text.score_line(bare)
+    assert "no placebo ran" in text.score_line(bare)
+    assert "no placebo ran" in html.render(Report(bare))
 
 
 def test_two_packages_with_the_same_mutant_are_both_named(installed, tmp_path):

@@ -19,6 +19,7 @@ from mutants.library.registry import library
 from mutants.mutant import STATES, Mutant
 from mutants.report import html as report
 from mutants.report.listing import highlighted
+from mutants.report.report import Report
 from tests.mutants.scores import made, one_of_each_state, result
 from tests.pages import HOSTILE, Page, loads
 
@@ -50,24 +51,24 @@ def scores(real: Score) -> list[Score]:
 def test_the_page_is_well_formed(real: Score, written: dict[str, Path]) -> None:
     """Every tag that is opened is closed, whatever the score."""
     for score in scores(real):
-        assert Page(report.page(score, written)).faults == []
+        assert Page(report.render(Report(score, written))).faults == []
 
 
 def test_the_page_needs_nothing_else(real: Score, written: dict[str, Path]) -> None:
     """Only links to public issues lead out of the page, and it loads nothing."""
     for score in scores(real):
-        assert loads(report.page(score, written)) == []
+        assert loads(report.render(Report(score, written))) == []
 
 
 def test_ids_are_unique(real: Score, written: dict[str, Path]) -> None:
     """No two elements have the same id, so a link to a mutant finds it."""
-    ids = [a["id"] for _, a in Page(report.page(real, written)).tags if "id" in a]
+    ids = [a["id"] for _, a in Page(report.render(Report(real, written))).tags if "id" in a]
     assert len(ids) == len(set(ids))
 
 
 def test_the_page_tells_the_score(real: Score, written: dict[str, Path]) -> None:
     """The score, what it is made of, the identity of the run and how to repeat it are there."""
-    text = Page(report.page(real, written)).text
+    text = Page(report.render(Report(real, written))).text
     assert "100.0 %" in text
     assert "All mutants in the score were killed." in text
     assert "killed ÷ (killed + survived + unreached + timed out) = 2 ÷ 2 = 100.0 %" in text
@@ -77,7 +78,7 @@ def test_the_page_tells_the_score(real: Score, written: dict[str, Path]) -> None
 
 def test_the_page_tells_each_mutant(real: Score, written: dict[str, Path]) -> None:
     """Id, description, target, site, witness, replay command and both sources are there."""
-    text = Page(report.page(real, written)).text
+    text = Page(report.render(Report(real, written))).text
     for item in real.results:
         known, seen = library()[item.id], (item.witness or {})["verdict"]["first"]
         assert item.id in text
@@ -92,7 +93,7 @@ def test_the_page_tells_each_mutant(real: Score, written: dict[str, Path]) -> No
 
 def test_the_map_shows_every_place(real: Score, written: dict[str, Path]) -> None:
     """The map has one coloured cell for each difference that was measured, layers from 1."""
-    page = Page(report.page(real, written))
+    page = Page(report.render(Report(real, written)))
     assert len(page.cells) == sum(len(item.map) for item in real.results)
     assert "appended cache of layer 1" in page.text
     assert "layer 0" not in page.text
@@ -100,7 +101,7 @@ def test_the_map_shows_every_place(real: Score, written: dict[str, Path]) -> Non
 
 def test_the_map_outlines_the_first_divergence(real: Score, written: dict[str, Path]) -> None:
     """Exactly one cell of each map is outlined: the place that was located."""
-    page = Page(report.page(real, written))
+    page = Page(report.render(Report(real, written)))
     outlined = [a["title"] or "" for tag, a in page.classed("first") if tag == "td"]
     located = [(item.witness or {})["located"] for item in real.results]
     assert len(outlined) == len(located)
@@ -125,7 +126,7 @@ def test_not_killed_come_first() -> None:
             result("layer.reads_the_layer_below", "survived"),
         ]
     )
-    assert Page(report.page(score, {})).mutants == [
+    assert Page(report.render(Report(score))).mutants == [
         "layer.reads_the_layer_below",
         "append.prepends",
         "append.one_slot_late",
@@ -143,7 +144,7 @@ def test_a_matrix_puts_the_rarely_killed_first() -> None:
         ],
         matrix=True,
     )
-    assert Page(report.page(score, {})).mutants[0] == "append.drops_the_oldest"
+    assert Page(report.render(Report(score))).mutants[0] == "append.drops_the_oldest"
 
 
 def test_a_matrix_draws_one_square_a_case() -> None:
@@ -151,26 +152,26 @@ def test_a_matrix_draws_one_square_a_case() -> None:
     out."""
     kills = (1, 4, 9)
     score = made([result("append.prepends", kills=kills, killed_by=1)], matrix=True)
-    page = Page(report.page(score, {}))
+    page = Page(report.render(Report(score)))
     squares = [a["class"] for tag, a in page.tags if tag == "i" and "title" in a]
     assert (squares.count("kill"), len(squares)) == (len(kills), len(score.cases))
     assert "3 of 10 cases" in page.text
 
     stopped = replace(result("append.prepends", "timed_out"), ran=4)
-    page = Page(report.page(made([stopped], matrix=True), {}))
+    page = Page(report.render(Report(made([stopped], matrix=True))))
     squares = [a["class"] for tag, a in page.tags if tag == "i" and "title" in a]
     assert (squares.count("spared"), squares.count("unrun")) == (4, 6)
 
 
 def test_without_a_matrix_there_are_no_squares(real: Score, written: dict[str, Path]) -> None:
     """A mutant that stopped at its first kill makes no claim about the other cases."""
-    assert not Page(report.page(real, written)).classed("squares")
+    assert not Page(report.render(Report(real, written))).classed("squares")
 
 
 def test_no_score_is_said_and_not_green() -> None:
     """Without a percentage the page says NO SCORE and why, and shows no 100 %."""
     score = made([], verdict="inconclusive", reason="the unmutated zoo diverges on case 3")
-    page = Page(report.page(score, {}))
+    page = Page(report.render(Report(score)))
     assert "NO SCORE" in page.text
     assert "The unmutated zoo diverges on case 3" in page.text
     assert "100.0 %" not in page.text
@@ -178,18 +179,18 @@ def test_no_score_is_said_and_not_green() -> None:
 
 
 def test_a_killed_placebo_is_shown() -> None:
-    """When the checker cries wolf, the page names the placebo and draws no comfort from it."""
+    """The page names the placebo and says that there is no score."""
     killed = Result("placebo.passes_through", "placebo", "killed", ran=3, reached=9)
     score = made([], verdict="inconclusive", reason="a placebo is killed", placebos=(killed,))
-    text = Page(report.page(score, {})).text
+    text = Page(report.render(Report(score))).text
     assert "placebo.passes_through killed; 3 cases ran" in text
-    assert "the checker cries wolf" in text
+    assert "the checker raises false alarms" in text
     assert "None was killed" not in text
 
 
 def test_every_state_is_shown() -> None:
     """Each state has its count and its mutant, with the reason."""
-    page = Page(report.page(one_of_each_state(), {}))
+    page = Page(report.render(Report(one_of_each_state())))
     assert len(page.mutants) == len(STATES)
     for state in STATES:
         assert [1 for _, a in page.classed("mutant") if a["data-state"] == state] == [1]
@@ -203,17 +204,14 @@ def test_a_score_of_100_percent_names_the_invalid_mutants(invalid: int, told: st
     """All mutants in the score were killed, and still the verdict is not `killed`."""
     killed = [result("append.prepends"), result("append.one_slot_late")]
     results = [*killed, *(result(f"crop.a{n}", "invalid") for n in range(invalid))]
-    text = Page(report.page(made(results, verdict="survived"), {})).text
+    text = Page(report.render(Report(made(results, verdict="survived")))).text
     assert f"All mutants in the score were killed, but {told}." in text
 
 
 def test_a_site_that_is_not_the_declared_one_is_said() -> None:
     """When a mutant shows first elsewhere than declared, the page says so in words."""
-    page = Page(report.page(made([result("append.prepends", site="1.attention")]), {}))
-    assert (
-        "attention of layer 2 but it was declared to show first at: appended cache of layer 1"
-        in page.text
-    )
+    page = Page(report.render(Report(made([result("append.prepends", site="1.attention")]))))
+    assert "attention of layer 2 but the mutant declares: appended cache of layer 1" in page.text
 
 
 @pytest.mark.parametrize("seen_in", ["owner/repo#12", f"a thread {HOSTILE}"])
@@ -230,7 +228,7 @@ def test_what_comes_from_data_is_text(
     witness = {"case": case.to_json(), "verdict": seen, "located": None, "torch": HOSTILE}
     killed = replace(result("x.y", reason=HOSTILE, witness=witness), operator=HOSTILE)
     score = made([killed], subject=HOSTILE, reason=HOSTILE)
-    page = Page(report.page(score, {"x.y": Path(HOSTILE)}))
+    page = Page(report.render(Report(score, {"x.y": Path(HOSTILE)})))
     assert page.faults == []
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert f"It {HOSTILE}." in page.text
@@ -246,12 +244,12 @@ def fault() -> Callable[..., Any]:
 
 def test_the_same_score_gives_the_same_page(real: Score, written: dict[str, Path]) -> None:
     """Two reports on one score are equal, character by character."""
-    assert report.page(real, written) == report.page(real, written)
+    assert report.render(Report(real, written)) == report.render(Report(real, written))
 
 
 def test_a_mutant_that_left_the_library_is_still_listed() -> None:
     """A result whose mutant is unknown has no source, but it is not lost."""
-    page = Page(report.page(made([result("gone.for_good", "survived")]), {}))
+    page = Page(report.render(Report(made([result("gone.for_good", "survived")]))))
     assert page.mutants == ["gone.for_good"]
     assert "no longer in the library" in page.text
 

@@ -55,7 +55,8 @@ def test_what_needs_no_cache_is_never_agreed(mutant_id):
 
 def test_the_witness_of_such_a_kill_says_what_it_breaks():
     """It is shrunk, has no place where the paths differ, and is a page and JSON like any other."""
-    from mutants.report.html import page
+    from mutants.report.html import render
+    from mutants.report.report import Report
 
     ids = ("frame.shows_one_entry_too_few",)
     found = score("zoo", ids=ids, examples=8, seed=1)
@@ -65,7 +66,7 @@ def test_the_witness_of_such_a_kill_says_what_it_breaks():
     verdict = result.witness["verdict"]
     assert (verdict["status"], verdict["law"]) == ("diverged", "frame")
     assert found.to_json()["mutants"][0]["killed_law"] == "frame"
-    assert "<dt>breaks</dt><dd>frame: step 1" in page(found, {})
+    assert "<dt>breaks</dt><dd>frame: step 1" in render(Report(found))
 
 
 def test_a_fault_in_both_paths_acts_in_both():

@@ -10,14 +10,15 @@ import pytest
 from mutants.campaign.result import Score
 from mutants.library.registry import find
 from mutants.mutant import STATES
-from mutants.report.junit import ELEMENTS, junit
+from mutants.report.junit import ELEMENTS, render
+from mutants.report.report import Report
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
 
 
 def read(score: Score, folder: Path) -> junitparser.TestSuite:
     """The one suite of the report."""
     file = folder / "junit.xml"
-    file.write_text(junit(score), encoding="utf-8")
+    file.write_text(render(Report(score)), encoding="utf-8")
     (suite,) = junitparser.JUnitXml.fromfile(str(file))
     return suite
 
@@ -68,8 +69,8 @@ def test_a_survivor_says_what_would_kill_it_and_where_it_stands(tmp_path) -> Non
     """The declared witness, the command, and the file of the fault."""
     (case,) = read(made([result("append.prepends", "survived")]), tmp_path)
     (told,) = case.result
-    assert "would kill it: a case like its witness: prefill" in told.text
-    assert "hunt it: kvfuzz fuzz mutant:append.prepends --seed 7" in told.text
+    assert "to kill it: a case like its witness: prefill" in told.text
+    assert "to fuzz it: kvfuzz fuzz mutant:append.prepends --seed 7" in told.text
     attributes = case._elem.attrib
     assert attributes["file"] == "mutants/library/faults/append.py"
     line = Path(attributes["file"]).read_text().splitlines()[int(attributes["line"]) - 1]
@@ -82,8 +83,8 @@ def test_a_survivor_that_fits_any_subject_says_what_to_draw(tmp_path) -> None:
     survivor = result("tokens.rows_crossed", "survived", reason=reason)
     (case,) = read(made([survivor], subject="my.own:Model"), tmp_path)
     told = case.result[0].text
-    assert "would kill it: draw two rows or more\n" in told
-    assert "hunt it: kvfuzz fuzz mutant:tokens.rows_crossed@my.own:Model --seed 7" in told
+    assert "to kill it: draw two rows or more\n" in told
+    assert "to fuzz it: kvfuzz fuzz mutant:tokens.rows_crossed@my.own:Model --seed 7" in told
 
 
 def test_the_hunt_for_a_survivor_has_the_settings_of_the_score(tmp_path) -> None:

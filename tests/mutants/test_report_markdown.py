@@ -12,7 +12,8 @@ from mutants.campaign.result import Score
 from mutants.library.registry import library
 from mutants.mutant import STATES
 from mutants.report.github import KINDS, annotation_lines
-from mutants.report.markdown import LEAST, LIMIT, LONGEST, escaped, markdown
+from mutants.report.markdown import LEAST, LIMIT, LONGEST, escaped, render
+from mutants.report.report import Report
 from tests.mutants.scores import all_survived, made, no_score, one_of_each_state, result
 from tests.pages import HOSTILE, Page
 
@@ -24,7 +25,7 @@ MARKUP = (
 
 def rendered(score: Score) -> Page:
     """The summary as a reader of Markdown shows it, raw HTML and tables included."""
-    return Page(MarkdownIt("gfm-like", {"linkify": False}).render(markdown(score)))
+    return Page(MarkdownIt("gfm-like", {"linkify": False}).render(render(Report(score))))
 
 
 def listed(page: Page) -> list[str]:
@@ -96,18 +97,18 @@ def test_it_is_always_below_a_mebibyte(reason) -> None:
     """However many mutants, however long what they say; what was left out is counted."""
     few = all_survived(170, reason=reason)
     many = made([*few.results] * 60, subject=reason, reason=reason)
-    text = markdown(many)
+    text = render(Report(many))
     assert LIMIT * 0.9 < len(text.encode()) < MEBIBYTE
     kept = text.count("\n| <code>")
-    left_out = re.search(r"\n(\d+) of (\d+) mutants were left out here\.\n$", text)
+    left_out = re.search(r"\n(\d+) of (\d+) mutants are left out here\.\n$", text)
     assert left_out is not None
     assert (int(left_out[1]) + kept, int(left_out[2])) == (10_200, 10_200)
-    assert len(markdown(many, LEAST).encode()) <= LEAST
+    assert len(render(Report(many), LEAST).encode()) <= LEAST
 
 
 def test_what_fits_is_not_cut() -> None:
     """A whole list has no line that says how many were left out."""
-    text = markdown(all_survived(170))
+    text = render(Report(all_survived(170)))
     assert "left out" not in text
     assert text.count("\n| <code>") == 170
 
@@ -135,7 +136,7 @@ COMMAND = re.compile(r"::(error|warning) ((?:\w+=[^,:\r\n]*,?)+)::([^\r\n]*)")
 def annotated(score: Score) -> list[tuple[str, dict[str, str], str]]:
     """The annotations of a score: kind, properties, text."""
     found = []
-    for line in annotation_lines(score):
+    for line in annotation_lines(Report(score)):
         match = COMMAND.fullmatch(line)
         assert match is not None, line
         properties = dict(each.split("=", 1) for each in match[2].split(","))
@@ -150,7 +151,7 @@ def test_survivors_are_errors_at_the_line_of_the_fault() -> None:
     lines = Path(properties["file"]).read_text().splitlines()
     function = lines[int(properties["line"]) - 1 : int(properties["endLine"])]
     assert any("def prepends(" in line for line in function)
-    assert "would kill it: a case like its witness" in text
+    assert "to kill it: a case like its witness" in text
 
 
 def test_a_fault_that_is_not_in_the_repository_has_no_place(monkeypatch, tmp_path) -> None:
@@ -196,7 +197,9 @@ def test_the_limit_is_one_for_each_kind() -> None:
 def test_a_text_cannot_end_its_command() -> None:
     """Line breaks, percent signs, and in properties colons and commas are escaped as GitHub's own
     toolkit does."""
-    lines = annotation_lines(made([result("a,b:c%.d", "survived", reason="x%\r\n::error::y")]))
+    lines = annotation_lines(
+        Report(made([result("a,b:c%.d", "survived", reason="x%\r\n::error::y")]))
+    )
     assert len(lines) == 1
     assert "\n" not in lines[0]
     assert "x%25%0D%0A::error::y" in lines[0]

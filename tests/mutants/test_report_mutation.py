@@ -16,7 +16,7 @@ import pytest
 from mutants.campaign.result import Score
 from mutants.library.registry import find
 from mutants.mutant import STATES
-from mutants.report.mutation import STATUS, mutation_report
+from mutants.report.mutation_report import STATUS, mutation_report
 from tests.mutants.scores import made, no_score, one_of_each_state, result
 
 RELEASE = "mutation-testing-report-schema@3.8.4"
@@ -207,7 +207,8 @@ def test_what_killed_a_mutant_is_a_case() -> None:
     assert mutant["killedBy"] == ["3", "8"]
     assert mutant["testsCompleted"] == 10
     assert (
-        mutant["statusReason"] == "case 3 breaks agreement, 20 \N{MULTIPLICATION SIGN} the allowed"
+        mutant["statusReason"]
+        == "case 3 breaks agreement, 20 \N{MULTIPLICATION SIGN} the tolerance"
     )
     tests = mutation_report(score)["testFiles"]["cases"]["tests"]
     assert [each["id"] for each in tests] == [str(number) for number in range(10)]
@@ -217,7 +218,7 @@ def test_a_mutant_that_left_the_library_is_still_told(schema) -> None:
     """At a place that says that there is no source."""
     report = mutation_report(made([result("gone.for_good", "survived")]))
     assert problems(report, schema) == []
-    assert report["files"]["gone.txt"]["source"] == "(its source is not at hand)"
+    assert report["files"]["gone.txt"]["source"] == "(source not available)"
 
 
 def _id_of(score: Score, state: str) -> str:
@@ -228,5 +229,5 @@ def test_places_outside_the_present_folder_are_named_by_module(monkeypatch, tmp_
     """As a package that is installed: never by a path of this machine."""
     monkeypatch.chdir(tmp_path)
     assert list(mutation_report(made([result("append.prepends")]))["files"]) == [
-        str(Path("mutants") / "faults" / "append.py")
+        str(Path("mutants") / "library" / "faults" / "append.py")
     ]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import mutants.report
 from kvfuzz.errors import UsageError
 from mutants.report import witnesses
-from mutants.report.badge import badge
+from mutants.report.badge import render
 from mutants.report.github import SUMMARY, append_summary
 from mutants.report.markdown import LEAST, LIMIT
-from mutants.report.outputs import Outputs, check_outputs, write_outputs
+from mutants.report.outputs import Format, Outputs, check_outputs, write_outputs
+from mutants.report.report import Report
 from tests.mutants.scores import all_survived, made, no_score, result
 
 QUICK = ("score", "zoo", "--mutant", "append.prepends", "--examples", "3", "--seed", "1")
@@ -64,7 +69,7 @@ def test_what_was_not_begun_in_time_is_one_line(run, tmp_path) -> None:
     lines = [line for line in out.splitlines() if line.startswith("TIMED OUT")]
     assert len(lines) == 1
     assert int(lines[0].split()[2]) > 200
-    assert "--resume goes on with them" in lines[0]
+    assert "--resume runs them" in lines[0]
 
 
 def test_the_command_of_a_shard_gives_it_again(run, tmp_path) -> None:
@@ -93,7 +98,7 @@ def test_two_reports_in_one_file_are_refused(run, tmp_path) -> None:
     code, out, error = run(*QUICK, "--json", file, "--badge", again, "--folder", tmp_path)
     assert (code, out) == (2, "")
     assert "two reports would be written to" in error
-    check_outputs(Outputs(json_file=Path("/dev/null"), badge_file=Path("/dev/null")))
+    check_outputs(Outputs({"json": Path("/dev/null"), "badge": Path("/dev/null")}))
 
 
 def test_a_report_appears_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
@@ -106,7 +111,7 @@ def test_a_report_appears_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(Exception, match="No space left on device"):
-        write_outputs(Outputs(json_file=file), made([result("append.prepends")]), {}, {})
+        write_outputs(Outputs({"json": file}), Report(made([result("append.prepends")])))
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -123,7 +128,7 @@ def test_a_report_appears_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
 def test_the_badge_is_green_for_all_killed_alone(score, message, color) -> None:
     """By the schema of https://shields.io/badges/endpoint-badge: schemaVersion is 1, label and
     message are texts that are not empty."""
-    made_badge = badge(score)
+    made_badge = json.loads(render(Report(score)))
     assert (made_badge["message"], made_badge["color"]) == (message, color)
     assert made_badge["schemaVersion"] == 1
     assert made_badge["label"]
@@ -157,11 +162,11 @@ def test_a_summary_is_added_to_what_the_step_has_told(tmp_path) -> None:
     summary = tmp_path / "summary.md"
     score = made([result("append.prepends", "survived", reason="x" * 300)] * 5000)
     summary.write_text("before\n" * 20_000 + "after")
-    append_summary(score, summary)
+    append_summary(Report(score), summary)
     text = summary.read_text()
     assert text.startswith("before\nbefore\n")
     assert "\nafter\n## " in text
-    assert "mutants were left out here" in text
+    assert "mutants are left out here" in text
     assert LIMIT * 0.9 < summary.stat().st_size <= LIMIT
 
 
@@ -169,7 +174,7 @@ def test_a_full_summary_is_left_as_it_is(tmp_path) -> None:
     """GitHub would drop the whole of it."""
     summary = tmp_path / "summary.md"
     summary.write_text("x" * (LIMIT - LEAST + 1))
-    append_summary(all_survived(3), summary)
+    append_summary(Report(all_survived(3)), summary)
     assert summary.stat().st_size == LIMIT - LEAST + 1
 
 
@@ -185,7 +190,20 @@ def test_a_summary_that_cannot_be_written_is_refused_before_the_work(
 
 def test_reports_are_readable_by_others(tmp_path) -> None:
     """As a file that a shell makes, not as a temporary one."""
-    write_outputs(Outputs(badge_file=tmp_path / "b.json"), all_survived(1), {}, {})
+    write_outputs(Outputs({"badge": tmp_path / "b.json"}), Report(all_survived(1)))
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE((tmp_path / "b.json").stat().st_mode) == 0o666 & ~umask
+
+
+def test_the_page_on_adding_a_report_is_true(tmp_path, monkeypatch) -> None:
+    """Its module is a report format, and its test passes."""
+    page = (Path(__file__).parents[2] / "docs" / "adding-a-report.md").read_text()
+    module, test = re.findall(r"^```python\n(\S.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "csv.py").write_text(module)
+    monkeypatch.setattr(mutants.report, "__path__", [*mutants.report.__path__, str(tmp_path)])
+    names: dict[str, Callable[[], None]] = {}
+    exec(test, names)
+    names["test_each_mutant_has_a_row"]()
+    assert Format("csv", "").render(Report(all_survived(3))).count("survived") >= 3
+    monkeypatch.delitem(sys.modules, "mutants.report.csv")

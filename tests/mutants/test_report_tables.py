@@ -10,7 +10,8 @@ import pytest
 from kvfuzz.case.case import Case
 from mutants.campaign.result import Result
 from mutants.library.registry import library
-from mutants.report.html import page
+from mutants.report.html import render
+from mutants.report.report import Report
 from mutants.report.tables import BOUNDS, barely_killed, examples_to_kill, kill_matrix
 from tests.mutants.scores import all_survived, made, result
 from tests.pages import Page
@@ -75,7 +76,7 @@ def test_the_page_draws_the_matrix_as_a_table() -> None:
         cases=CASES,
         matrix=True,
     )
-    text = page(score, {})
+    text = render(Report(score))
     drawn = text[text.index('<table class="matrix">') :]
     table = Page(drawn[: drawn.index("</table>") + len("</table>")])
     assert table.faults == []
@@ -95,7 +96,7 @@ def test_a_large_matrix_stays_small() -> None:
         cases=CASES * 50,
         matrix=True,
     )
-    text = page(score, {})
+    text = render(Report(score))
     drawn = text[text.index('<table class="matrix">') : text.index("Share of the cases that kill")]
     squares = drawn.count("<td")
     assert squares == 200 * 4
@@ -106,9 +107,9 @@ def test_without_a_matrix_the_page_says_how_to_have_one() -> None:
     """A mutant that stopped at its first kill makes no claim about the other cases."""
     score = made([killed("append.prepends", 0)], cases=CASES)
     assert kill_matrix(score) is None
-    text = page(score, {})
+    text = render(Report(score))
     assert '<table class="matrix">' not in text
-    assert "--matrix runs every case on every mutant" in Page(text).text
+    assert "With --matrix every case runs on every mutant" in Page(text).text
 
 
 @pytest.mark.parametrize("matrix", [False, True])
@@ -163,14 +164,14 @@ def test_the_narrowest_kills_come_first() -> None:
     )
     found = [each.id for each in barely_killed(score)]
     assert found == ["append.one_slot_late", *(f"append.a{number:02}" for number in range(9))]
-    text = Page(page(score, {})).text
+    text = Page(render(Report(score))).text
     assert "append.one_slot_late 1.01 \N{MULTIPLICATION SIGN} float32 agreement 0" in text
 
 
 def test_what_was_not_killed_heads_the_page_with_what_would_kill_it() -> None:
     """Before what was run: each with a link to its place in the list."""
     score = made([killed("append.prepends", 0), result("append.one_slot_late", "survived")])
-    found = Page(page(score, {"append.prepends": Path("w.json")}))
+    found = Page(render(Report(score, {"append.prepends": Path("w.json")})))
     text = found.text
     remedy = text.index("a case like its witness: prefill 1, decode 1")
     assert text.index("Not killed, and what would kill them") < remedy < text.index("By operator")

@@ -1,7 +1,8 @@
-"""A score in the format that mutation testing viewers share: the mutation-testing-report-schema of
-Stryker (npm package of that name), so that its viewers open it.
+"""The mutation-testing report of a score: the mutation-testing-report-schema of Stryker (an npm
+package), which several viewers open.
 
-They count a timeout as detected. A mutant that timed out was not: it is told as survived.
+Viewers count a timeout as detected. Here a mutant that timed out was not detected, so its status is
+Survived.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from collections import defaultdict
 from typing import Any
 
 from kvfuzz.case.features import family
+from kvfuzz.case.files import to_json_text
 from kvfuzz.case.schedule import schedule_text
 from mutants.campaign.result import Result, Score
 from mutants.library.registry import known
 from mutants.report.places import Place, place_of
-from mutants.report.words import headline, identity, outcome, words
+from mutants.report.report import Report
+from mutants.report.words import describe_fault, describe_run, explain_state, headline, state_words
 
 SCHEMA_VERSION = "2"
 THRESHOLDS = {"high": 100, "low": 80}
-"""The percentages from which a viewer shows green, and from which yellow."""
+"""The percentages from which a viewer shows green and yellow."""
 STATUS = {
     "killed": "Killed",
     "survived": "Survived",
@@ -31,11 +34,17 @@ STATUS = {
     "inapplicable": "Ignored",
 }
 CASES = "cases"
-"""The one file of tests: each case is a test, whose id is its number."""
+"""The name of the one test file: each case is a test, and its number is the id."""
+
+
+def render(report: Report) -> str:
+    """Returns the score as JSON text in the schema."""
+    return to_json_text(mutation_report(report.score))
 
 
 def mutation_report(score: Score) -> dict[str, Any]:
-    """`score` as the schema has it: a file for each file of faults, with its source and mutants."""
+    """Returns the score in the schema: one file for each file of faults, with its source and its
+    mutants."""
     placed = {result.id: place_of(result.id) for result in score.results}
     in_file: defaultdict[str, list[Result]] = defaultdict(list)
     for result in score.results:
@@ -44,7 +53,11 @@ def mutation_report(score: Score) -> dict[str, Any]:
         "schemaVersion": SCHEMA_VERSION,
         "thresholds": THRESHOLDS,
         "framework": {"name": "kvfuzz", "version": str(score.environment.get("kvfuzz", ""))},
-        "config": {"verdict": headline(score), **dict(identity(score)), "command": score.command},
+        "config": {
+            "verdict": headline(score),
+            **dict(describe_run(score)),
+            "command": score.command,
+        },
         "files": {
             file: {
                 "language": "python",
@@ -58,11 +71,10 @@ def mutation_report(score: Score) -> dict[str, Any]:
 
 
 def _mutant(result: Result, place: Place) -> dict[str, Any]:
-    mutant = known(result.id)
     return {
         "id": result.id,
         "mutatorName": result.operator,
-        "description": mutant.description if mutant else "no longer in the library",
+        "description": describe_fault(known(result.id)),
         "location": {
             "start": {"line": place.start_line, "column": place.start_column},
             "end": {"line": place.stop_line, "column": place.stop_column},
@@ -76,20 +88,20 @@ def _mutant(result: Result, place: Place) -> dict[str, Any]:
 
 
 def _status(result: Result) -> str:
-    """A fault that could not even be put in is one that does not compile."""
+    """Returns the status. A fault that could not be injected did not compile."""
     if result.state == "invalid" and not result.ran:
         return "CompileError"
     return STATUS[result.state]
 
 
 def _status_reason(result: Result) -> str:
-    """With the state where the status does not tell it."""
-    told = result.state in ("killed", "survived")
-    return outcome(result) if told else f"{words(result.state)}: {outcome(result)}"
+    """Returns why, with the state if the status does not name it."""
+    why = explain_state(result)
+    return why if result.state in ("killed", "survived") else f"{state_words(result.state)}: {why}"
 
 
 def _tests(score: Score) -> list[dict[str, str]]:
-    """The cases, which are what kills."""
+    """Returns the cases as tests."""
     return [
         {"id": str(index), "name": f"case {index}: {family(case)}, {schedule_text(case.schedule)}"}
         for index, case in enumerate(score.cases)
