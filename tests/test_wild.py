@@ -172,7 +172,7 @@ def test_an_object_of_a_program_is_not_called_by_a_name_that_finds_another(tmp_p
     hunt = fuzz(models.ForgetsOnDecode(seed=3), seed=0, folder=tmp_path)
     assert json.loads(hunt.path.read_text())["subject"] == "<an instance of ForgetsOnDecode>"
     assert "--subject package.module:attribute" in hunt_text(hunt)
-    assert "has no name to find it by" in replay(hunt.path).error
+    assert "cannot be found by name" in replay(hunt.path).error
     assert replay(hunt.path, subject=f"{MODELS}:ForgetsOnDecode").verdict.diverged
 
 
