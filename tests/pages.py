@@ -1,4 +1,4 @@
-"""HTML pages as the tests read them."""
+"""Parses HTML pages for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOADS = {"src", "srcset", "data", "action", "poster", "background"}
 
 
 class Page(HTMLParser):
-    """A parsed page: its tags with their attributes, its text, and what is not well-formed."""
+    """A parsed page: its tags with their attributes, its text, and its errors of form."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -45,18 +45,18 @@ class Page(HTMLParser):
 
     @property
     def mutants(self) -> list[str]:
-        """The ids of the listed mutants, in order."""
+        """Returns the ids of the listed mutants, in order."""
         return [attributes["id"] or "" for _, attributes in self.classed("mutant")]
 
     @property
     def cells(self) -> list[dict[str, str | None]]:
-        """The attributes of the cells of its maps that have a state."""
+        """Returns the attributes of the cells of its maps that show a state."""
         return [a for tag, a in self.tags if tag == "td" and "title" in a]
 
 
 def loads(text: str) -> list[str]:
-    """What the page `text` would fetch, and links that lead to anything but a public issue or a
-    place in the page."""
+    """Returns what the page `text` would fetch, and its links, except those to a public issue or
+    within the page."""
     found = []
     for tag, attributes in Page(text).tags:
         found += [f"<{tag} {name}>" for name in LOADS & set(attributes)]
