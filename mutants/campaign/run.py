@@ -21,7 +21,7 @@ from kvfuzz.subjects.injection import Faulty
 from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import Result
 from mutants.campaign.time_limit import OutOfTime, time_limit
-from mutants.equivalence.exhaustive import unconfirmed
+from mutants.equivalence.exhaustive import why_unconfirmed
 from mutants.mutant import ANY, VACUITY, Mutant
 
 
@@ -191,6 +191,6 @@ def _state_if_not_killed(mutant: Mutant, tally: _Tally) -> tuple[str, str | None
         advice = f"; to catch it {mutant.advice}" if mutant.advice else ""
         return "unreached", f"no case ran the code that it replaces{advice}"
     if mutant.equivalent is not None:
-        doubt = None if measured else unconfirmed(mutant)
+        doubt = None if measured else why_unconfirmed(mutant)
         return ("invalid", doubt) if doubt else ("equivalent", mutant.equivalent)
     return "survived", mutant.advice or None

@@ -1,27 +1,27 @@
-"""Equivalent mutants, checked: what declares that no case can kill it meets every short program of
-a tiny decoder in float64.
+"""Confirms that a mutant that is declared equivalent is: it runs every short program of a tiny
+decoder.
 
-A program is up to LONGEST moves, which begin and end with a call, on at most COLUMNS tokens a row;
-its rows hold every string of them over a vocabulary of two. What agrees on all of these is noted in
-`equivalents.json`, which `python -m mutants.equivalence.exhaustive` writes, beside a digest of the
-fault's file, of the decoder and of this one: a note expires when one of them changes.
+A program is up to LONGEST moves on at most COLUMNS tokens a row, in float64. It begins and ends
+with a call, and its rows hold every string over a vocabulary of two. `equivalents.json` notes what
+agrees on all programs, with a digest of the code (`mutants.equivalence.code_digest`). A note
+expires when that code or the programs change.
+
+`python -m mutants.equivalence.exhaustive` writes the file. It runs the mutants whose notes expired,
+a minute or so each.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-import kvfuzz.subjects.zoo
 from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.case.schedule import (
@@ -40,6 +40,7 @@ from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached
 from kvfuzz.subjects.zoo.config import POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
+from mutants.equivalence.code_digest import code_digest
 from mutants.library.registry import library
 from mutants.mutant import Mutant
 
@@ -48,12 +49,12 @@ TINY: dict[str, Any] = {"vocab_size": 2, "max_length": 12}
 LONGEST = 4
 COLUMNS = 5
 ROUNDING = 1e-10
-"""The largest difference of two logits that rounding makes in float64, by far; faults make more."""
+"""Largest difference of two logits that counts as rounding; float64 rounds far below it."""
 
 Move = tuple[Entry, ...]
 Settings = tuple[tuple[str, Any], ...]
 CALLS: tuple[Move, ...] = ((1,), (2,), (Padded(2, "left", (0, 1)),))
-"""The moves that feed. Rows are given for two of them; of more, each two are treated alike."""
+"""The moves that feed tokens. They are written for two rows and repeated for each two of more."""
 MOVES: tuple[Move, ...] = (
     *CALLS,
     (Crop(1),),
@@ -67,8 +68,8 @@ MOVES: tuple[Move, ...] = (
 
 
 @dataclass(frozen=True)
-class Program:
-    """A case, and which cells of its token table [rows, columns] are text that it feeds."""
+class ShortProgram:
+    """A case, and a mask of the cells of its token table [rows, columns] that are text."""
 
     case: Case
     text: Tensor
@@ -76,22 +77,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Of an equivalent mutant: how many programs it agreed on, and the digest of what they ran."""
+    """The number of programs on which an equivalent mutant agreed, and the digest of its code."""
 
     programs: int
     digest: str
 
 
 class Refuted(Exception):
-    """A program tells the mutant from the unmutated decoder, or none runs it."""
+    """A program distinguishes the mutant from the real decoder, or none runs the mutant."""
 
 
-def unconfirmed(mutant: Mutant) -> str | None:
-    """Why the declaration of `mutant`, which says that it is equivalent, does not count; None if it
-    was checked, and holds for what is there now."""
-    note = stored().get(mutant.id)
+def why_unconfirmed(mutant: Mutant) -> str | None:
+    """Returns why `mutant`, which is declared equivalent, does not count as equivalent; None if a
+    note confirms its present code."""
+    note = load_notes().get(mutant.id)
     again = "run python -m mutants.equivalence.exhaustive"
-    changed = "the fault or the decoder changed since it was checked"
+    changed = "its code or the code that it replaces changed since it was checked"
     if note is None:
         return f"declared equivalent, and never checked: {again}"
     if note.digest != digest(mutant):
@@ -100,24 +101,21 @@ def unconfirmed(mutant: Mutant) -> str | None:
 
 
 @functools.cache
-def stored() -> Mapping[str, Confirmation]:
-    """The confirmations in the file, by the mutant's id."""
+def load_notes() -> Mapping[str, Confirmation]:
+    """Returns the confirmations in the file, by mutant id."""
     return {name: Confirmation(**note) for name, note in json.loads(STORE.read_text()).items()}
 
 
 def digest(mutant: Mutant) -> str:
-    """A digest of all that decides whether `mutant` is equivalent: its file, the decoder's files,
-    and the programs."""
-    zoo = Path(kvfuzz.subjects.zoo.__file__).parent
-    files = [Path(inspect.getfile(mutant.fault)), *sorted(zoo.rglob("*.py")), Path(__file__)]
-    told = (mutant.id, mutant.targets, dict(mutant.needs), *(file.read_bytes() for file in files))
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    """A digest of the code of `mutant`, of the code that it replaces, and of the programs."""
+    programs = (*map(entry_text, chain(*MOVES)), LONGEST, COLUMNS, ROUNDING, repr(TINY))
+    return code_digest(mutant, programs)
 
 
-def confirmed(mutant: Mutant, longest: int = LONGEST) -> Confirmation:
-    """`mutant` checked on every program of up to `longest` moves, with each of its settings.
+def confirm(mutant: Mutant, longest: int = LONGEST) -> Confirmation:
+    """Runs `mutant` on every program of up to `longest` moves, with each of its settings.
 
-    Raises Refuted, with the program, if one tells it from the real decoder.
+    Raises Refuted, with the program, if one distinguishes it from the real decoder.
     """
     agreed = reached = 0
     for settings in all_settings(mutant):
@@ -133,15 +131,15 @@ def confirmed(mutant: Mutant, longest: int = LONGEST) -> Confirmation:
 
 
 def all_settings(mutant: Mutant) -> Iterator[Settings]:
-    """Every combination of the settings that `mutant` needs, with each kind of positions."""
+    """Yields every combination of the settings that `mutant` needs, with each kind of positions."""
     choices = {"positions": POSITIONS, **mutant.needs}
     for values in product(*choices.values()):
         yield tuple(zip(choices, values, strict=True))
 
 
 @functools.cache
-def all_programs(longest: int) -> tuple[Program, ...]:
-    """Every program of up to `longest` moves that makes sense, on all token strings."""
+def all_programs(longest: int) -> tuple[ShortProgram, ...]:
+    """Returns every valid program of up to `longest` moves, on all token strings."""
     found = [p for call in CALLS for p in _program(call)]
     for count in range(longest - 1):
         for moves in product(CALLS, *[MOVES] * count, CALLS):
@@ -149,24 +147,24 @@ def all_programs(longest: int) -> tuple[Program, ...]:
     return tuple(found)
 
 
-def _program(entries: tuple[Entry, ...]) -> Iterator[Program]:
-    """The program of `entries`, if it has no more than COLUMNS columns and makes sense."""
+def _program(entries: tuple[Entry, ...]) -> Iterator[ShortProgram]:
+    """Yields the program of `entries`, if it is valid and has at most COLUMNS columns."""
     columns = sum(e if isinstance(e, int) else getattr(e, "size", 0) for e in entries)
     if columns > COLUMNS:
         return
     padded = any(isinstance(entry, Padded) for entry in entries)
     # Each string comes twice where every other row is padded.
     strings = [s for s in product((0, 1), repeat=columns) for _ in range(2 if padded else 1)]
-    wide = tuple(_widened(entry, len(strings)) for entry in entries)
+    wide = tuple(_widen(entry, len(strings)) for entry in entries)
     try:
         case = Case(tuple(strings), wide, dtype="float64", given=("mask",) if padded else ())
     except InvalidCase:
         return
-    yield Program(case, layout(case).fed)
+    yield ShortProgram(case, layout(case).fed)
 
 
-def _widened(entry: Entry, rows: int) -> Entry:
-    """`entry` for `rows` rows, of which each two are as it has two."""
+def _widen(entry: Entry, rows: int) -> Entry:
+    """Returns `entry`, which is for two rows, repeated for each two of `rows` rows."""
     if isinstance(entry, Padded):
         return Padded(entry.size, entry.side, entry.pads * (rows // 2))
     if isinstance(entry, Reorder):
@@ -180,7 +178,8 @@ def _decoder(settings: Settings) -> Decoder:
 
 @functools.cache
 def _clean(settings: Settings, longest: int) -> tuple[Tensor | None, ...]:
-    """The logits of each program on the real decoder; None where it refuses an operation."""
+    """Returns the logits of each program on the real decoder; None where it refuses an
+    operation."""
     decoder, found = _decoder(settings), list[Tensor | None]()
     for program in all_programs(longest):
         try:
@@ -190,7 +189,9 @@ def _clean(settings: Settings, longest: int) -> tuple[Tensor | None, ...]:
     return tuple(found)
 
 
-def _require_same(faulty: Faulty, program: Program, expected: Tensor, settings: Settings) -> None:
+def _require_same(
+    faulty: Faulty, program: ShortProgram, expected: Tensor, settings: Settings
+) -> None:
     """Raise Refuted unless `faulty` gives what is `expected` on `program`."""
     told = f"{[entry_text(entry) for entry in program.case.schedule]} with {dict(settings)}"
     try:
@@ -202,16 +203,20 @@ def _require_same(faulty: Faulty, program: Program, expected: Tensor, settings: 
         raise Refuted(f"{told}: a logit differs by {difference:.3g}")
 
 
-def declared() -> list[Mutant]:
-    """The mutants of the registered decoder that say that they are equivalent."""
+def declared_equivalents() -> list[Mutant]:
+    """Returns the mutants of the registered decoder that are declared equivalent."""
     return [m for m in library().values() if m.equivalent is not None and m.subject == "zoo"]
 
 
-def _text() -> str:
-    """The file, a line for each mutant. Raises Refuted."""
-    lines = [f"{json.dumps(m.id)}: {json.dumps(vars(confirmed(m)))}" for m in declared()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def _line(mutant: Mutant) -> str:
+    """The line of `mutant` in the file; a note that still holds is kept. Raises Refuted."""
+    note = load_notes().get(mutant.id)
+    if note is None or note.digest != digest(mutant):
+        print(f"running every program on {mutant.id}", flush=True)
+        note = confirm(mutant)
+    return f"{json.dumps(mutant.id)}: {json.dumps(vars(note))}"
 
 
 if __name__ == "__main__":
-    STORE.write_text(_text(), encoding="utf-8")
+    lines = ",\n".join(map(_line, declared_equivalents()))
+    STORE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")

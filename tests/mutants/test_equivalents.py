@@ -2,10 +2,13 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
 from kvfuzz.case.schedule import Crop, Fork, Padded, Reorder, Reset, Restore, Switch
+from kvfuzz.subjects.zoo import cached
+from kvfuzz.subjects.zoo.storage import paged
 from mutants.equivalence import exhaustive as equivalents
 from mutants.equivalence.exhaustive import (
     COLUMNS,
@@ -14,34 +17,34 @@ from mutants.equivalence.exhaustive import (
     Refuted,
     all_programs,
     all_settings,
-    confirmed,
-    declared,
+    confirm,
+    declared_equivalents,
     digest,
-    stored,
-    unconfirmed,
+    load_notes,
+    why_unconfirmed,
 )
 from mutants.library.registry import find
 
-DECLARED = {mutant.id: mutant for mutant in declared()}
+DECLARED = {mutant.id: mutant for mutant in declared_equivalents()}
 
 
 def test_every_declared_equivalent_is_confirmed_and_nothing_else_is_noted():
     """Written by `python -m mutants.equivalence.exhaustive` for the fault and the decoder that are
     there."""
-    assert set(stored()) == set(DECLARED)
+    assert set(load_notes()) == set(DECLARED)
     assert {
-        mutant_id: unconfirmed(mutant) for mutant_id, mutant in DECLARED.items()
+        mutant_id: why_unconfirmed(mutant) for mutant_id, mutant in DECLARED.items()
     } == dict.fromkeys(DECLARED)
-    assert len(DECLARED) >= 7
+    assert DECLARED
     assert all(len(mutant.equivalent) > 20 for mutant in DECLARED.values())
 
 
 @pytest.mark.parametrize("mutant_id", DECLARED)
 def test_the_check_holds_when_it_is_made_again(mutant_id):
     """On programs of up to three moves; the note is of longer ones, of which there are more."""
-    again = confirmed(DECLARED[mutant_id], longest=3)
-    assert again.digest == stored()[mutant_id].digest
-    assert 0 < again.programs < stored()[mutant_id].programs
+    again = confirm(DECLARED[mutant_id], longest=3)
+    assert again.digest == load_notes()[mutant_id].digest
+    assert 0 < again.programs < load_notes()[mutant_id].programs
     assert again.programs <= len(all_programs(3)) * len(list(all_settings(DECLARED[mutant_id])))
 
 
@@ -66,7 +69,7 @@ def test_a_fault_that_is_called_equivalent_is_refuted(mutant_id):
     fault = find(mutant_id)
     fault = replace(fault, sizes={"float64": 1e-6} if fault.sizes else {})
     with pytest.raises(Refuted, match=r"\[.*\] with \{.*\}: "):
-        confirmed(replace(fault, equivalent="it is not"), longest=3)
+        confirm(replace(fault, equivalent="it is not"), longest=3)
 
 
 def test_a_fault_that_no_program_reaches_is_not_confirmed():
@@ -75,7 +78,7 @@ def test_a_fault_that_no_program_reaches_is_not_confirmed():
         find("placebo.passes_through"), targets=("kvfuzz.localize.paths:compare_paths",)
     )
     with pytest.raises(Refuted, match="no program runs the code that it replaces"):
-        confirmed(unreached, longest=2)
+        confirm(unreached, longest=2)
 
 
 def test_a_fault_that_raises_is_refuted():
@@ -89,32 +92,95 @@ def test_a_fault_that_raises_is_refuted():
 
     loud = replace(find("placebo.passes_through"), fault=raises)
     with pytest.raises(Refuted, match="loud"):
-        confirmed(loud, longest=2)
+        confirm(loud, longest=2)
 
 
-def test_a_confirmation_expires_with_the_fault_and_with_the_decoder(tmp_path, monkeypatch):
-    """Other needs, another target or another line in the decoder's files: another digest."""
+FAULT = '''
+from mutants.mutant import mutant
+
+FACTOR = 2
+
+
+def halved(x):
+    return x / FACTOR
+
+
+@mutant("attend", equivalent="a reason")
+def doubled(real):
+    """A fault."""
+
+    def attend(config, weights, layer, query, keys, values, index):
+        return real(config, weights, layer, halved(query), keys * 2, values, index)
+
+    return attend
+'''
+
+
+@pytest.fixture
+def digest_of(tmp_path, monkeypatch):
+    """The digest of the fault of a file with this text."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest_of(text):
+        name = f"{tmp_path.name}_{len(list(tmp_path.iterdir()))}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return digest(replace(import_module(name).doubled, operator="the same"))
+
+    return digest_of
+
+
+def test_a_confirmation_outlives_what_does_not_run(digest_of):
+    """Comments, docstrings, annotations, the reason, and other faults in the file."""
+    now = digest_of(FAULT)
+    for old, new in (
+        ("    return attend\n", "    return attend  # as above\n"),
+        ("A fault.", "The same fault, in other words."),
+        ("    def attend(config,", "    def attend(config: object,"),
+        ("a reason", "another reason"),
+        ("FACTOR = 2", "FACTOR = 2\n\n\ndef another(real):\n    return real\n"),
+    ):
+        assert old in FAULT
+        assert digest_of(FAULT.replace(old, new)) == now, new
+
+
+def test_a_confirmation_expires_with_the_faults_code(digest_of):
+    """Its own lines, a helper, and a constant."""
+    now = digest_of(FAULT)
+    for old, new in (("keys * 2", "keys * 4"), ("x / FACTOR", "x // FACTOR"), ("R = 2", "R = 3")):
+        assert old in FAULT
+        assert digest_of(FAULT.replace(old, new)) != now, new
+
+
+def test_a_confirmation_expires_with_what_the_fault_replaces(monkeypatch):
+    """The function, what it calls, the class whose method it is, and the settings."""
+    fault = DECLARED["scale.keys_are_halved_and_queries_doubled"]
+    now = digest(fault)
+    with monkeypatch.context() as patch:
+        patch.setattr(cached, "attend", cached.visible)
+        assert digest(fault) != now
+        assert "changed since it was checked" in why_unconfirmed(fault)
+        assert "python -m mutants.equivalence.exhaustive" in why_unconfirmed(fault)
+    with monkeypatch.context() as patch:
+        patch.setattr(cached, "visible", cached.readout)
+        assert digest(fault) != now
+    with monkeypatch.context() as patch:
+        patch.setattr(cached, "embed", cached.readout)
+        assert digest(fault) == now  # it has no part in attention
     fault = DECLARED["reuse.reset_leaves_the_blocks"]
     now = digest(fault)
     assert digest(replace(fault, needs={"cache": ("paged",)})) != now
     assert digest(replace(fault, targets=fault.targets * 2)) != now
-    zoo = tmp_path / "zoo"
-    zoo.mkdir()
-    (zoo / "__init__.py").write_text("")
-    (zoo / "cached.py").write_text("# another decoder")
-    monkeypatch.setattr(equivalents.kvfuzz.zoo, "__file__", str(zoo / "__init__.py"))
+    monkeypatch.setattr(paged, "Paged", paged.Paged.__base__)
     assert digest(fault) != now
-    assert "changed since it was checked" in unconfirmed(fault)
-    assert "python -m mutants.equivalence.exhaustive" in unconfirmed(fault)
 
 
 def test_what_is_not_noted_is_not_confirmed(monkeypatch):
     """Nor is what is noted under an old digest."""
     fault = DECLARED["reuse.reset_leaves_the_blocks"]
-    monkeypatch.setattr(equivalents, "stored", dict)
-    assert "never checked" in unconfirmed(fault)
-    monkeypatch.setattr(equivalents, "stored", lambda: {fault.id: Confirmation(1, "old")})
-    assert "changed since it was checked" in unconfirmed(fault)
+    monkeypatch.setattr(equivalents, "load_notes", dict)
+    assert "never checked" in why_unconfirmed(fault)
+    monkeypatch.setattr(equivalents, "load_notes", lambda: {fault.id: Confirmation(1, "old")})
+    assert "changed since it was checked" in why_unconfirmed(fault)
 
 
 def test_the_programs_are_all_there_are():
