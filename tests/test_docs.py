@@ -237,7 +237,7 @@ def test_the_index_lists_every_page():
 
 
 def test_the_table_of_mutants_is_that_of_the_library():
-    """Generated from the registry: `python -m mutants.report.document > docs/mutants.md`."""
+    """`tox -e lib` writes it."""
     assert (ROOT / "docs" / "mutants.md").read_text() == table(list(library().values()))
 
 

@@ -1,36 +1,50 @@
-"""The library as a Markdown document: `python -m mutants.report.document > docs/mutants.md`."""
+"""Writes the mutants of the registered decoder as a page.
+
+python -m mutants.report.document docs/mutants.md
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from mutants.library.registry import library
 from mutants.mutant import Mutant
 
 HEAD = """# The mutants
 
-Each is one fault in the cached path of the registered decoder, or in both paths where a law other
-than their agreement is what tells it: that is then named in place of the site. `kvfuzz mutants
-ID` shows its source and its witness, `kvfuzz fuzz mutant:ID` hunts it. Layers count from 0. A
-fault with a size is injected at the smallest that the checker promises to catch
-([tolerance](tolerance.md)).
+A mutant is a bug that is injected on purpose, to see whether a checker finds it. Each mutant on
+this page is one bug in the cached path of the registered decoder. `kvfuzz score` runs them all:
+the more of them it kills, the more of your real bugs it is likely to find.
 
-What kills a fault has in it what its witness has, and breaks the law that it declares: `kvfuzz
-score --matrix` holds both against the kills, and lists what none bears out. A fault that is said
-to be equivalent has the reason in place of that. It counts as such only while it is confirmed:
-`python -m mutants.equivalence.exhaustive` runs it on every short program of a tiny decoder in
-float64 (up to four moves, five columns, all strings of two tokens), and notes a digest of the
-fault's file and of the decoder, with which the confirmation expires.
+`kvfuzz mutants ID` shows the source of a mutant and a case that kills it. `kvfuzz fuzz mutant:ID`
+hunts it as if it were a bug of your own. [Adding a mutant](adding-a-mutant.md) takes one
+function.
 
-The faults of `offsetting` come in pairs that undo each other: the logits agree, the states
-between do not, and only the check for latent differences kills them.
+How to read the tables:
+
+- **First differing site** is the first state inside the decoder that is wrong, such as `0.kv`,
+  the keys and values of layer 0. A law in parentheses means that both paths have the bug, so that
+  their logits agree, and that this law finds it ([laws](programs.md#laws)).
+- **Killed by** lists what a case needs, such as a crop or left padding. Some mutants need no more
+  than any case has.
+- **Seen in** is a public report of the same bug in a released library.
+- A mutant with a size, such as 0.0001 in float32, has the smallest size that the checker promises
+  to catch ([tolerance](tolerance.md)).
+- *Nothing* kills an equivalent mutant, and the table says why. It counts as equivalent while a
+  check confirms it: no short program of a tiny decoder distinguishes it from the real one (four
+  steps, five tokens, every string of two tokens, in float64). The confirmation expires when the
+  code of the mutant or the code that it replaces changes.
+- The mutants of `offsetting` are two bugs each, and the second undoes the first. The logits agree
+  and the states between do not, so only the law *latent* kills them.
 """
 
 
 def table(mutants: Sequence[Mutant]) -> str:
-    """The document, one table per operator."""
+    """Returns the page, with one table per operator."""
     parts = [HEAD]
     for operator, group in groupby(mutants, key=lambda mutant: mutant.operator):
         parts.append(
@@ -50,7 +64,7 @@ def _row(mutant: Mutant) -> str:
 
 
 def _killed_by(mutant: Mutant) -> str:
-    """What the cases that kill it have in them, or why none can."""
+    """What a case needs to kill the mutant, or why no case can."""
     if mutant.equivalent:
         return f"nothing: {mutant.equivalent}"
     return ", ".join(mutant.exercises) or ("nothing" if mutant.placebo else "any case")
@@ -64,4 +78,4 @@ def _link(report: str | None) -> str:
 
 
 if __name__ == "__main__":
-    print(table(list(library().values())), end="")
+    Path(sys.argv[1]).write_text(table(list(library().values())), encoding="utf-8")
