@@ -34,7 +34,7 @@ from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
 from tests.quality.injected.bench import Bench
 from tests.quality.injected.faults import FAULTS
-from tests.subjects import decoders
+from tests.subjects import decoders, faulty_decoders
 
 MOST = 10.0
 """The cost that is aimed at."""
@@ -46,13 +46,15 @@ COPIES = (
     "gemma2.norm_gain",
 )
 WRITTEN = {
-    "decoder, heads": decoders.decoder(mixer=decoders.SharesTheWrongWay),
-    "decoder, fused": decoders.decoder(mixer=decoders.SplitsInAnotherOrder),
-    "decoder, kernel": decoders.decoder(mixer=decoders.KernelWithoutScale),
-    "decoder, late": decoders.decoder(block=decoders.AddsTwice),
-    "decoder, room": decoders.WritesEarlyDecoder,
+    "decoder, heads": decoders.decoder(mixer=faulty_decoders.SharesTheWrongWay),
+    "decoder, fused": decoders.decoder(mixer=faulty_decoders.SplitsInAnotherOrder),
+    "decoder, kernel": decoders.decoder(mixer=faulty_decoders.KernelWithoutScale),
+    "decoder, late": decoders.decoder(block=faulty_decoders.AddsTwice),
+    "decoder, room": faulty_decoders.WritesEarlyDecoder,
     "decoder, recurrent": type(
-        "ForgetsItsGateDecoder", (decoders.RecurrentDecoder,), {"mixer": decoders.ForgetsItsGate}
+        "ForgetsItsGateDecoder",
+        (decoders.RecurrentDecoder,),
+        {"mixer": faulty_decoders.ForgetsItsGate},
     ),
     "decoder, clean": decoders.Decoder,
 }

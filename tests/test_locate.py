@@ -9,8 +9,9 @@ import kvfuzz
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop, Padded, Reorder
 from tests.locate_cases import LEFT, PLAIN, RIGHT, case
-from tests.subjects import decoders, models
-from tests.subjects.decoders import PaddedDecoder, RecurrentDecoder, decoder, line_of
+from tests.subjects import decoders, faulty_decoders, models
+from tests.subjects.decoders import PaddedDecoder, RecurrentDecoder, decoder
+from tests.subjects.faulty_decoders import line_of
 
 
 def recurrent(mixer):
@@ -23,7 +24,7 @@ def made(kind, **parts):
 
 
 class SeesPaddingDecoder(PaddedDecoder):
-    net = decoders.SeesPadding
+    net = faulty_decoders.SeesPadding
 
 
 @dataclass(frozen=True)
@@ -43,116 +44,116 @@ class Fault:
 
 FAULTS = {
     "heads": Fault(
-        subject=decoder(mixer=decoders.SharesTheWrongWay),
-        wrong=decoders.SharesTheWrongWay,
+        subject=decoder(mixer=faulty_decoders.SharesTheWrongWay),
+        wrong=faulty_decoders.SharesTheWrongWay,
         step=1, position=0, site="0.kv", module="layers.0.mixer",
         cause="head grouping",
     ),
     "rows": Fault(
-        subject=decoder(mixer=decoders.RollsItsRows),
-        wrong=decoders.RollsItsRows,
+        subject=decoder(mixer=faulty_decoders.RollsItsRows),
+        wrong=faulty_decoders.RollsItsRows,
         step=1, position=3, site="1.kv", module="layers.1.mixer",
         cause="batch row",
     ),
     "rows of a layer with a key": Fault(
-        subject=decoder(mixer=decoders.RollsItsRows, net=decoders.KeyedNet),
-        wrong=decoders.RollsItsRows,
+        subject=decoder(mixer=faulty_decoders.RollsItsRows, net=decoders.KeyedNet),
+        wrong=faulty_decoders.RollsItsRows,
         step=1, position=3, site="1.kv", module="layers.upper.mixer",
         cause="batch row",
     ),
     "fused": Fault(
-        subject=decoder(mixer=decoders.SplitsInAnotherOrder),
-        wrong=decoders.SplitsInAnotherOrder,
+        subject=decoder(mixer=faulty_decoders.SplitsInAnotherOrder),
+        wrong=faulty_decoders.SplitsInAnotherOrder,
         step=1, position=3, site="0.kv", module="layers.0.mixer",
         cause="projection",
     ),
     "time first": Fault(
-        subject=decoder(mixer=decoders.SharpensLater),
-        wrong=decoders.SharpensLater,
+        subject=decoder(mixer=faulty_decoders.SharpensLater),
+        wrong=faulty_decoders.SharpensLater,
         step=1, position=3, site="1.attention", module="layers.1.mixer",
         cause="mask alignment",
     ),
     "kernel": Fault(
-        subject=decoder(mixer=decoders.KernelWithoutScale),
-        wrong=decoders.KernelWithoutScale,
+        subject=decoder(mixer=faulty_decoders.KernelWithoutScale),
+        wrong=faulty_decoders.KernelWithoutScale,
         step=1, position=3, site="0.attention", module="layers.0.mixer",
         cause="mask alignment",
     ),
     "recurrent": Fault(
-        subject=recurrent(decoders.ForgetsItsGate),
-        wrong=decoders.ForgetsItsGate,
+        subject=recurrent(faulty_decoders.ForgetsItsGate),
+        wrong=faulty_decoders.ForgetsItsGate,
         step=1, position=3, site="0.cache", module="layers.0.mixer",
         cause="recurrent state",
     ),
     "norm": Fault(
-        subject=decoder(block=decoders.SkipsItsNorm),
-        wrong=decoders.SkipsItsNorm,
+        subject=decoder(block=faulty_decoders.SkipsItsNorm),
+        wrong=faulty_decoders.SkipsItsNorm,
         step=1, position=3, site="0.mlp", module="layers.0.mlp.0",
         cause="mlp",
     ),
     "residual": Fault(
-        subject=decoder(block=decoders.AddsTwice),
-        wrong=decoders.AddsTwice,
+        subject=decoder(block=faulty_decoders.AddsTwice),
+        wrong=faulty_decoders.AddsTwice,
         step=2, position=4, site="1.residual", module="layers.1",
         cause="residual",
     ),
     "position": Fault(
-        subject=decoder(net=decoders.PositionTooFar),
-        wrong=decoders.PositionTooFar,
+        subject=decoder(net=faulty_decoders.PositionTooFar),
+        wrong=faulty_decoders.PositionTooFar,
         step=1, position=3, site="position", module="<PositionTooFar>",
         cause="position index",
     ),
     "mask": Fault(
-        subject=decoder(net=decoders.HidesTheFirst),
-        wrong=decoders.HidesTheFirst,
+        subject=decoder(net=faulty_decoders.HidesTheFirst),
+        wrong=faulty_decoders.HidesTheFirst,
         step=1, position=0, site="0.attention", module="<HidesTheFirst>",
         cause="mask alignment",
     ),
     "readout": Fault(
-        subject=decoder(net=decoders.ReadsTooLoud),
-        wrong=decoders.ReadsTooLoud,
+        subject=decoder(net=faulty_decoders.ReadsTooLoud),
+        wrong=faulty_decoders.ReadsTooLoud,
         step=1, position=3, site="logits", module="<ReadsTooLoud>",
         cause="scale",
     ),
     "slot": Fault(
-        subject=decoders.WritesEarlyDecoder,
-        wrong=decoders.WritesOneTooEarly,
+        subject=faulty_decoders.WritesEarlyDecoder,
+        wrong=faulty_decoders.WritesOneTooEarly,
         step=1, position=3, site="0.cache", module="layers.0.mixer",
         cause="append slot",
     ),
     "index": Fault(
-        subject=decoders.CopiesDecoder,
-        wrong=decoders.CopiesTheWrongIndex,
+        subject=faulty_decoders.CopiesDecoder,
+        wrong=faulty_decoders.CopiesTheWrongIndex,
         step=2, position=4, site="0.kv", module="layers.0.mixer",
         cause="projection",
     ),
     "slot of a stacked cache": Fault(
-        subject=decoders.StacksEarlyDecoder,
-        wrong=decoders.StacksOneTooEarly,
+        subject=faulty_decoders.StacksEarlyDecoder,
+        wrong=faulty_decoders.StacksOneTooEarly,
         step=1, position=3, site="0.cache", module="layers.0.mixer",
         cause="append slot",
     ),
     "layer of a stacked cache": Fault(
-        subject=decoders.StacksOnTheNextDecoder,
-        wrong=decoders.StacksOnTheNextLayer,
+        subject=faulty_decoders.StacksOnTheNextDecoder,
+        wrong=faulty_decoders.StacksOnTheNextLayer,
         step=1, position=3, site="0.cache", module="layers.0.mixer",
         cause="append slot",
     ),
     "heads, and a stacked cache": Fault(
-        subject=made(decoders.StackedDecoder, mixer=decoders.SharesTheWrongWay),
-        wrong=decoders.SharesTheWrongWay,
+        subject=made(decoders.StackedDecoder, mixer=faulty_decoders.SharesTheWrongWay),
+        wrong=faulty_decoders.SharesTheWrongWay,
         step=1, position=0, site="0.kv", module="layers.0.mixer",
         cause="head grouping",
     ),
     "norm, and a cache in one tensor": Fault(
-        subject=made(decoders.InOneTensorDecoder, block=decoders.SkipsItsNorm),
-        wrong=decoders.SkipsItsNorm,
+        subject=made(decoders.InOneTensorDecoder, block=faulty_decoders.SkipsItsNorm),
+        wrong=faulty_decoders.SkipsItsNorm,
         step=1, position=3, site="0.mlp", module="layers.0.mlp.0",
         cause="mlp",
     ),
     "crop": Fault(
-        subject=decoders.CropsKeysAlone,
-        wrong=decoders.CropsKeysAlone,
+        subject=faulty_decoders.CropsKeysAlone,
+        wrong=faulty_decoders.CropsKeysAlone,
         case=case(3, 1, Crop(2), 2),
         step=2, position=0, site="0.cache", module=None,
         cause="stale state",
@@ -166,7 +167,7 @@ def test_a_fault_is_found_where_it_is(fault):
     assert kvfuzz.check(fault.subject(), fault.case).status == "diverged"
     found = kvfuzz.locate(fault.subject, fault.case)
     first = found.first
-    assert first.source.file.endswith("tests/subjects/decoders.py")
+    assert first.source.file.endswith("tests/subjects/faulty_decoders.py")
     assert first.source.line == line_of(fault.wrong)
     assert first.source.function.split(".")[0] == fault.wrong.__name__
     assert "# fault" in first.source.text
@@ -193,25 +194,25 @@ class SilentFault:
 
 SILENT_FAULTS = {
     "layer": SilentFault(
-        subject=decoder(mixer=decoders.WritesToTheNextLayer),
+        subject=decoder(mixer=faulty_decoders.WritesToTheNextLayer),
         function=decoders.Grouped.shared,
         step=1, position=0, site="1.cache",
         cause="layer index",
     ),
     "layer beside another": SilentFault(
-        subject=decoder(mixer=decoders.WritesToTheNextLayer, net=decoders.SideBySideNet),
+        subject=decoder(mixer=faulty_decoders.WritesToTheNextLayer, net=decoders.SideBySideNet),
         function=decoders.Grouped.shared,
         step=1, position=0, site="1.cache",
         cause="layer index",
     ),
     "chunk": SilentFault(
-        subject=recurrent(decoders.StartsAnew),
+        subject=recurrent(faulty_decoders.StartsAnew),
         function=decoders.Recurrence.loop,
         step=2, position=4, site="0.cache",
         cause="recurrent state",
     ),
     "reorder": SilentFault(
-        subject=decoders.ReordersTwice,
+        subject=faulty_decoders.ReordersTwice,
         function=PaddedDecoder.reorder,
         case=case(3, Reorder((1, 2, 0)), 1, rows=3),
         step=1, position=0, site="0.cache",
@@ -252,34 +253,34 @@ def test_where_padding_is_seen_the_row_is_one_that_has_some():
 
 def test_the_line_behind_a_helper_has_its_caller():
     """The line of the module's forward that led to it."""
-    first = kvfuzz.locate(decoders.WritesEarlyDecoder, PLAIN).first
+    first = kvfuzz.locate(faulty_decoders.WritesEarlyDecoder, PLAIN).first
     assert first.caller.function == "Grouped.forward"
     assert first.caller.text == "key, value = self.stored(cache, key, value, old)"
 
 
 def test_the_partner_is_the_line_of_the_other_path():
     """Where both paths compute a state on lines of their own."""
-    first = kvfuzz.locate(decoder(mixer=decoders.SharpensLater), PLAIN).first
+    first = kvfuzz.locate(decoder(mixer=faulty_decoders.SharpensLater), PLAIN).first
     assert first.partner.text == "return scores.softmax(-1)"
-    assert kvfuzz.locate(decoder(net=decoders.PositionTooFar), PLAIN).first.partner is None
+    assert kvfuzz.locate(decoder(net=faulty_decoders.PositionTooFar), PLAIN).first.partner is None
 
 
 def test_the_evidence_tells_what_agrees():
     """Of a fault in attention alone, positions, masks, keys and values are not to blame."""
-    told = kvfuzz.locate(decoder(mixer=decoders.SharpensLater), PLAIN).evidence
+    told = kvfuzz.locate(decoder(mixer=faulty_decoders.SharpensLater), PLAIN).evidence
     assert set(told) >= {
         "masks agree",
         "keys and values of earlier positions agree",
         "keys and values of the new tokens agree",
     }
     assert all(sentence.endswith(" agree") for sentence in told)
-    told = kvfuzz.locate(decoder(net=decoders.PositionTooFar), PLAIN).evidence
+    told = kvfuzz.locate(decoder(net=faulty_decoders.PositionTooFar), PLAIN).evidence
     assert {"positions differ", "masks agree"} <= set(told)
 
 
 def test_the_first_divergence_is_on_the_map():
     """With cells that agree before it."""
-    found = kvfuzz.locate(decoder(mixer=decoders.RollsItsRows), PLAIN)
+    found = kvfuzz.locate(decoder(mixer=faulty_decoders.RollsItsRows), PLAIN)
     over = {(cell.step, cell.site, cell.position) for cell in found.cells if cell.excess > 1}
     assert (1, "1.kv", 3) in over
     assert not any(step == 0 or site.startswith("0.") for step, site, _ in over)
@@ -303,7 +304,7 @@ def test_two_against_two_is_unknown():
 
 def test_what_is_undone_is_latent_and_strict_makes_it_first():
     """The logits agree and a state does not."""
-    subject = decoders.Undoes
+    subject = faulty_decoders.Undoes
     assert kvfuzz.check(subject(), PLAIN).status == "agreed"
     found = kvfuzz.locate(subject, PLAIN)
     assert found.first is None

@@ -11,8 +11,8 @@ from kvfuzz.search.replay import locate_file, replay
 from kvfuzz.subjects.loading import load
 from mutants.library.registry import find, library
 from tests.locate_cases import PLAIN
-from tests.subjects import decoders
-from tests.subjects.decoders import line_of
+from tests.subjects import faulty_decoders
+from tests.subjects.faulty_decoders import line_of
 
 LOCATED = [
     fault.id
@@ -30,7 +30,7 @@ def test_mutants_are_located_at_their_site(mutant):
     assert kvfuzz.locate(faulty, fault.witness).first.site == fault.site
 
 
-SUBJECT = "tests.subjects.decoders:WritesEarlyDecoder"
+SUBJECT = "tests.subjects.faulty_decoders:WritesEarlyDecoder"
 CLEAN = "tests.subjects.decoders:AllocatedDecoder"
 FIRST = {
     "step", "row", "position", "site", "layer", "module", "file", "line", "function",
@@ -41,7 +41,7 @@ FIRST = {
 @pytest.fixture
 def saved(tmp_path):
     """A counterexample that is small, since nothing has to be hunted for."""
-    verdict = kvfuzz.check(decoders.WritesEarlyDecoder(), PLAIN)
+    verdict = kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN)
     found = counterexample(SUBJECT, PLAIN, verdict, None, "cpu")
     return found.save(tmp_path)
 
@@ -51,8 +51,8 @@ def test_the_command_says_where_and_writes_it(run, saved, tmp_path):
     out, page = tmp_path / "out.json", tmp_path / "page.html"
     code, text, err = run("locate", saved, "--json", out, "--html", page)
     assert (code, err) == (0, "")
-    line = line_of(decoders.WritesOneTooEarly)
-    assert f"tests/subjects/decoders.py:{line}" in text
+    line = line_of(faulty_decoders.WritesOneTooEarly)
+    assert f"tests/subjects/faulty_decoders.py:{line}" in text
     assert "Look first at" in text or "look first at" in text
     data = json.loads(out.read_text())
     assert set(data) >= {"first", "cause", "nearest", "latent", "suspect"}
@@ -63,7 +63,7 @@ def test_the_command_says_where_and_writes_it(run, saved, tmp_path):
     assert first["difference"] > first["allowed"]
     assert (data["cause"], data["suspect"], data["latent"]) == ("append slot", "cached", [])
     assert data["nearest"] == []  # kept for one release, always empty
-    assert f"decoders.py:{line}" in page.read_text()
+    assert f"faulty_decoders.py:{line}" in page.read_text()
 
 
 def test_the_map_can_be_left_out(run, saved):
@@ -87,8 +87,8 @@ def test_a_case_that_agrees_now_has_no_first(run, saved, tmp_path):
 
 def test_a_latent_state_counts_with_strict_alone(run, tmp_path):
     """Exit code 3 with the state named, and 0 with --strict."""
-    name = "tests.subjects.decoders:Undoes"
-    verdict = kvfuzz.check(decoders.WritesEarlyDecoder(), PLAIN)
+    name = "tests.subjects.faulty_decoders:Undoes"
+    verdict = kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN)
     path = counterexample(name, PLAIN, verdict, None, "cpu").save(tmp_path)
     code, text, _ = run("locate", path, "--no-map")
     assert code == 3
@@ -112,7 +112,7 @@ def test_a_bad_file_is_refused_in_one_line(run, tmp_path, text):
 
 def test_a_counterexample_of_another_law_has_a_note(run, tmp_path):
     """The cached and the uncached path agree: exit code 3."""
-    verdict = replace(kvfuzz.check(decoders.WritesEarlyDecoder(), PLAIN), law="causality")
+    verdict = replace(kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN), law="causality")
     path = counterexample(CLEAN, PLAIN, verdict, None, "cpu").save(tmp_path)
     code, text, _ = run("locate", path)
     assert code == 3

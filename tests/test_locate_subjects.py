@@ -16,15 +16,15 @@ from kvfuzz.report.text import hunt_text
 from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.loading import as_factory, load
 from tests.locate_cases import PLAIN, case
-from tests.subjects import decoders, models, numerics
+from tests.subjects import decoders, faulty_decoders, models, numerics
 from tests.subjects.decoders import (
     AllocatedDecoder,
     Decoder,
     PaddedDecoder,
     RecurrentDecoder,
     decoder,
-    line_of,
 )
+from tests.subjects.faulty_decoders import line_of
 from tests.subjects.recomputing import Recomputes
 
 
@@ -107,7 +107,7 @@ def test_of_what_cannot_be_seen_step_and_position_are_told():
 class GlobalCache(Decoder):
     """Its cache is a global, and what it carries is nothing."""
 
-    net = decoders.PositionTooFar
+    net = faulty_decoders.PositionTooFar
     held = None
 
     def new_cache(self, batch):
@@ -120,16 +120,16 @@ class GlobalCache(Decoder):
 def test_a_cache_in_global_state_is_located():
     """Each run begins with a new one."""
     first = kvfuzz.locate(GlobalCache, PLAIN).first
-    assert first.source.line == line_of(decoders.PositionTooFar)
+    assert first.source.line == line_of(faulty_decoders.PositionTooFar)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_subject_without_float64_is_located_in_its_own_dtype(dtype):
     """Where rounding is large."""
-    factory = as_factory(decoder(net=decoders.PositionTooFar))
+    factory = as_factory(decoder(net=faulty_decoders.PositionTooFar))
     only = replace(factory, build=lambda *a: factory.build(a[0], dtype, a[2]), dtypes=(dtype,))
     first = kvfuzz.locate(only, replace(PLAIN, dtype=dtype)).first
-    assert first.source.line == line_of(decoders.PositionTooFar)
+    assert first.source.line == line_of(faulty_decoders.PositionTooFar)
 
 
 def test_a_cache_that_rounds_on_purpose_is_no_divergence():
@@ -159,7 +159,7 @@ def test_a_case_in_float32_is_located_in_float64():
 
 def test_nothing_is_changed_by_locating():
     """Weights, attributes, the generator and the hooks are as they were."""
-    subject = decoder(mixer=decoders.SplitsInAnotherOrder)()
+    subject = decoder(mixer=faulty_decoders.SplitsInAnotherOrder)()
     before = {name: value.clone() for name, value in subject.model.state_dict().items()}
     objects = {name: id(value) for name, value in subject.model.named_parameters()}
     rng, attributes = torch.get_rng_state(), set(vars(subject))

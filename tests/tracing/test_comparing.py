@@ -26,7 +26,7 @@ from kvfuzz.localize.operations.first_difference import latent_cells
 from kvfuzz.localize.operations.pair import group_events, pair_events, pair_reruns
 from kvfuzz.localize.operations.traced_case import find_diverging_step, trace_case
 from kvfuzz.subjects.loading import as_factory
-from tests.subjects import decoders
+from tests.subjects import decoders, faulty_decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
 
 INF = math.inf
@@ -184,17 +184,18 @@ def blamed(found):
 
 def test_a_right_operation_is_not_blamed():
     """The search stops at what is right: the operation of the fault alone is left."""
-    found = inner(decoder(mixer=decoders.SharpensLater))
+    found = inner(decoder(mixer=faulty_decoders.SharpensLater))
     first, event = blamed(found)
     assert first.event.module == "layers.1.mixer"
-    assert (event.operation, event.place[1]) == ("mul", decoders.line_of(decoders.SharpensLater))
+    line = faulty_decoders.line_of(faulty_decoders.SharpensLater)
+    assert (event.operation, event.place[1]) == ("mul", line)
     earlier = [found.comparisons.get(index) for index in event.inputs]
     assert not any(one.differs for one in earlier if one is not None)
 
 
 def test_an_earlier_write_that_is_right_is_not_blamed():
     """A prefill fills a room as a longer run does; the later call writes to the wrong slot."""
-    _, event = blamed(inner(decoders.WritesEarlyDecoder))
+    _, event = blamed(inner(faulty_decoders.WritesEarlyDecoder))
     assert (event.operation, event.step) == ("__setitem__", 1)
 
 

@@ -11,7 +11,7 @@ from kvfuzz.localize.operations import record as module
 from kvfuzz.localize.operations.events import OUTPUT
 from kvfuzz.localize.operations.modules import is_norm
 from kvfuzz.localize.operations.record import WatchedSubject, record
-from tests.subjects import decoders
+from tests.subjects import decoders, faulty_decoders
 from tests.subjects.decoders import Decoder, decoder
 
 TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -252,7 +252,7 @@ def test_a_recorded_model_computes_the_same_bits(mixer):
 def test_states_that_are_too_large_leave_modules_alone(monkeypatch):
     """And the location says so."""
     program = Case(((1, 2, 3, 4), (5, 6, 7, 8)), (3, 1))
-    wrong = decoder(block=decoders.SkipsItsNorm)
+    wrong = decoder(block=faulty_decoders.SkipsItsNorm)
     whole = kvfuzz.locate(wrong, program)
     assert whole.notes == ()
     monkeypatch.setattr(module, "MOST_BYTES", 4000)
