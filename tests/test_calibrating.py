@@ -138,7 +138,7 @@ def test_a_file_that_widens_float64_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("subject", "error", "message"),
     [
-        ("mutant:append.drops_the_oldest", Diverges, "diverges in float64, and only what is right"),
+        ("mutant:append.drops_the_oldest", Diverges, "diverges in float64; only a correct"),
         (f"{NUMERICS}:RoundsTo", Diverges, "diverges in float64"),
         (f"{NUMERICS}:TooCoarse", Diverges, "more than the 4 that the arithmetic of a device"),
         (f"{NUMERICS}:RoundsAside", Diverges, "diverges in float64"),
@@ -222,7 +222,7 @@ def test_few_cases_grant_no_leeway():
     """And cases that read no cache calibrate nothing."""
     with pytest.raises(Inconclusive, match="which takes 50 cases or more to grant, got 20"):
         calibrate(COARSE, examples=20, seed=0)
-    with pytest.raises(Inconclusive, match="nothing was shown"):
+    with pytest.raises(Inconclusive, match="no case of .* could be compared"):
         calibrate("zoo:rope", examples=10, seed=0, options=Options(config={"max_length": 1}))
 
 

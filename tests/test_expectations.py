@@ -64,7 +64,7 @@ def test_what_no_longer_diverges_is_warned_of():
             [{"subject": "zoo", "reason": "so", "lwa": "x"}],
             r"has no field 'lwa' \(did you mean law",
         ),
-        ([{"subject": "zoo", "reason": "so", "law": "x"}], "names 'x', which is none of ours"),
+        ([{"subject": "zoo", "reason": "so", "law": "x"}], "names 'x', which kvfuzz does not know"),
         ([{"subject": "zoo", "reason": "so", "elements": ["crp"]}], "did you mean crop"),
         ([{"subject": "zoo", "reason": "so", "length": "x"}], "length in entry 1 .* an integer"),
     ],

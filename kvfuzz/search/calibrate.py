@@ -1,4 +1,4 @@
-"""Calibrate a subject on this machine: run clean cases, and keep what they came to."""
+"""Calibrates a subject: measures the rounding noise of its cases on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvfuzz.subjects.protocol import Factory
 
 EXAMPLES = 100
 ENOUGH = 50
-"""The cases that it takes to grant a leeway."""
+"""The fewest cases that justify a leeway."""
 
 
 def calibrate(
@@ -31,43 +31,44 @@ def calibrate(
     options: Options | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Run `examples` clean cases (default EXAMPLES) of `subject` in float64 and in each dtype that
-    it is fuzzed in, or in that of `options`.
+    """Runs `examples` cases (default EXAMPLES) of `subject` in float64 and in each dtype that it
+    is fuzzed in, or in the one of `options`. Returns the largest excess and the leeway of each.
 
-    Only what is right can be calibrated: raises Diverges if a case diverges in float64, or by more
-    than the largest leeway in another dtype; InvalidSubject if the subject does not run in float64,
-    where rounding could be told from a fault; Inconclusive if nothing could be compared.
+    Only a correct subject can be calibrated. Raises Diverges if a case diverges in float64, or by
+    more than the largest leeway in another dtype; InvalidSubject if the subject does not run in
+    float64, which is needed to distinguish rounding from a fault; Inconclusive if nothing could be
+    compared. `progress` is called with (done, total).
     """
     options = options or Options()
     examples = examples or EXAMPLES
     seed = fresh_seed() if seed is None else seed
     named = load(subject, options)
-    double = _in_float64(named.name, options)
+    double = _load_float64(named.name, options)
     others = [dtype for dtype in named.dtypes if dtype != "float64"]
     factories = {"float64": double} | dict.fromkeys(others, named)
     lanes = []
     for number, (dtype, factory) in enumerate(factories.items()):
         before, total = number * examples, len(factories) * examples
 
-        def counted(done: int, before: int = before, total: int = total) -> None:
+        def count(done: int, before: int = before, total: int = total) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        lanes.append(_measured(factory, dtype, seed, examples, counted))
+        lanes.append(_measure(factory, dtype, seed, examples, count))
     where = environment_of(options.device)
     return Calibration(named.name, seed, examples, dict(options.config), tuple(lanes), where)
 
 
 def default_path(folder: Path, subject: str) -> Path:
-    """Where the calibration of `subject` is kept in `folder`."""
+    """Returns the path of the calibration of `subject` in `folder`."""
     return folder / "calibration" / f"{name_in_folder(subject)}.json"
 
 
 def with_calibration(
     options: Options, subject: str, folder: Path, given: Path | None
 ) -> tuple[Options, str | None]:
-    """`options` with the calibration of `subject` that is in force: the one in the `given` file, or
-    one kept in `folder` that fits; and a sentence if one was found there that does not fit.
+    """Returns `options` with the calibration of `subject`: the one in the `given` file, or else the
+    one kept in `folder`. If the kept one does not fit, returns `options` unchanged and the reason.
 
     Raises UsageError if the given one does not fit.
     """
@@ -83,19 +84,20 @@ def with_calibration(
     return options, f"the calibration {path} is not used: {misfit}"
 
 
-def _in_float64(name: str, options: Options) -> Factory:
+def _load_float64(name: str, options: Options) -> Factory:
     if "float64" in load(name, replace(options, dtype=None)).dtypes:
         return load(name, replace(options, dtype="float64"))
     raise InvalidSubject(
-        f"{name} cannot be calibrated: it does not run in float64, where rounding could be told "
-        "from a fault"
+        f"{name} cannot be calibrated: it does not run in float64, which is needed to distinguish "
+        "rounding from a fault"
     )
 
 
-def _measured(
+def _measure(
     factory: Factory, dtype: str, seed: int, examples: int, progress: Callable[[int], object]
 ) -> Lane:
-    """What the clean cases of `factory` in `dtype` come to."""
+    """Runs `examples` cases of `factory` in `dtype`, and returns their largest excess and the
+    leeway that covers it."""
     space = replace(space_of(factory), dtypes=(dtype,))
     worst: tuple[float, Case, Verdict] | None = None
     positions = weak_positions = read = 0
@@ -103,7 +105,7 @@ def _measured(
         verdict = check(factory.subject(case), case, factory.name, probe=False)
         if verdict.diverged and (dtype == "float64" or verdict.first is None):
             raise Diverges(
-                f"{factory.name} diverges in {dtype}, and only what is right can be calibrated: "
+                f"{factory.name} diverges in {dtype}; only a correct subject can be calibrated: "
                 f"run kvfuzz fuzz {factory.name} --dtype {dtype}"
             )
         positions += verdict.positions
@@ -113,20 +115,27 @@ def _measured(
             worst = verdict.excess, case, verdict
         progress(number + 1)
     if worst is None or not read or worst[2].worst is None:
-        raise Inconclusive(f"nothing was shown on {factory.name} in {dtype}")
+        raise Inconclusive(f"no case of {factory.name} in {dtype} could be compared")
     excess, case, verdict = worst
     assert verdict.worst is not None
+    leeway = _leeway(factory.name, dtype, excess, examples)
+    where = {"case": case.to_json(), "row": verdict.worst[0], "position": verdict.worst[1]}
+    return Lane(dtype, examples, positions, weak_positions, excess, where, leeway)
+
+
+def _leeway(name: str, dtype: str, excess: float, examples: int) -> float:
+    """Returns the leeway that covers `excess`. Raises Diverges if none does, Inconclusive if there
+    were too few `examples` to grant one."""
     leeway = leeway_for(excess)
     if leeway is None:
         raise Diverges(
-            f"{factory.name} differs in {dtype} by {excess:.3g} x the allowed, more than the "
+            f"{name} differs in {dtype} by {excess:.3g} x the allowed, more than the "
             f"{LEEWAYS[-1] * COMFORTABLE:g} that the arithmetic of a device explains: find the "
             "cause (reduced precision in matrix products?)"
         )
     if leeway > 1 and examples < ENOUGH:
         raise Inconclusive(
-            f"{factory.name} needs a leeway of {leeway:g} in {dtype}, which takes {ENOUGH} cases "
-            f"or more to grant, got {examples}"
+            f"{name} needs a leeway of {leeway:g} in {dtype}, which takes {ENOUGH} cases or more "
+            f"to grant, got {examples}"
         )
-    where = {"case": case.to_json(), "row": verdict.worst[0], "position": verdict.worst[1]}
-    return Lane(dtype, examples, positions, weak_positions, excess, where, leeway)
+    return leeway

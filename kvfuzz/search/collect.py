@@ -1,7 +1,7 @@
-"""Gather the counterexamples of several hunts: one of each that tells something of its own.
+"""Deduplicates the counterexamples of several hunts.
 
-Shards with seeds of their own find the same fault again and again, each with other tokens and
-weights. What they shrink to is the same program.
+Shards find the same fault under different seeds, with other tokens and weights, but shrink it to
+the same program.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kvfuzz.case.counterexample import Counterexample, read
 from kvfuzz.errors import InvalidCounterexample, UsageError
 
 Program = tuple[str, str, str, str, int, tuple[str, ...]]
-"""Subject, law, first site, schedule as JSON, rows, what calls are given."""
+"""Subject, law, first site, schedule as JSON, number of rows, optional arguments of calls."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """A counterexample, the `files` that hold it or one of the same program, and where it was
-    written."""
+    """A counterexample, the `files` that hold one of the same program, and the `path` that it was
+    written to."""
 
     found: Counterexample
     files: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Collected:
 
     @property
     def site(self) -> str | None:
-        """Where it first differs, if it was located."""
+        """The first site that differs, if it was located."""
         site = (self.found.located or {}).get("site")
         return None if site is None else str(site)
 
@@ -51,13 +51,12 @@ class Collected:
 
 
 def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[str]]:
-    """Write one counterexample of each program in `paths` (files, or folders with all that is in
-    them) to `folder`, the one that takes the fewest letters to write, and return them, those with
-    the most files first; and what could not be read, a line each.
+    """Writes the shortest counterexample of each program in `paths` (files, or folders, searched
+    recursively) to `folder`. Returns them, those with the most files first, and an error line for
+    each file that cannot be read.
 
-    A program is what is run but for tokens, weights and settings: the subject, the law that is
-    broken, the first state that differs, the schedule, the number of rows and what calls are given.
-    Raises UsageError for a path that does not exist, and where `folder` cannot be written.
+    Two counterexamples have the same program if they differ at most in tokens, weights and
+    settings. Raises UsageError for a path that does not exist, or if `folder` cannot be written.
     """
     alike: defaultdict[Program, list[tuple[int, Path, Counterexample]]] = defaultdict(list)
     unread = []
@@ -77,7 +76,7 @@ def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[
 
 
 def program_of(found: Counterexample) -> Program:
-    """What two counterexamples of one fault have in common."""
+    """Returns what counterexamples of the same fault have in common."""
     case = found.case
     return (
         found.subject,

@@ -1,4 +1,4 @@
-"""What is said beside a divergence: where it begins, which paths agree, whether it comes back."""
+"""Explains a divergence: where it begins, which paths agree, whether it repeats."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvfuzz.subjects.run import seeded
 
 @dataclass(frozen=True)
 class Explanation:
-    """`location` says where it begins, `paths` says which paths agree; either is None
-    where it cannot be told. `repeatable` is false if a fresh subject gave another verdict. `notes`
-    are sentences on what may mislead."""
+    """Where a divergence begins (`location`) and which paths agree (`paths`), each None if unknown.
+    `repeatable` is false if a fresh subject gave another verdict. `notes` are sentences about what
+    may mislead."""
 
     location: Location | None = None
     paths: PathGroups | None = None
@@ -31,8 +31,8 @@ class Explanation:
 
 
 def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = True) -> Explanation:
-    """Explain the diverged `verdict` on `case`, and unless `locating` is false say where it goes
-    wrong. Nothing that goes wrong here costs the verdict."""
+    """Explains the diverged `verdict` on `case`; locates it if `locating`. An error here becomes a
+    note: it must not hide the verdict."""
     notes: list[str] = []
     location, paths = None, None
     with seeded(case.seed):
@@ -49,13 +49,13 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     except KvfuzzError as error:
         notes.append(f"a fresh subject cannot be run: {error}")
         return Explanation(location, paths, False, tuple(notes))
-    if _trains(subject):
+    if _in_training(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
     return Explanation(location, paths, repeatable, tuple(notes))
 
 
-def _trains(subject: Any) -> bool:
-    """Whether a part of the subject's model that is random in training is in training mode."""
+def _in_training(subject: Any) -> bool:
+    """Returns whether a dropout module of the subject's model is in training mode."""
     model = getattr(subject, "model", None)
     if not isinstance(model, torch.nn.Module):
         return False

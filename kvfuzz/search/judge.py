@@ -18,8 +18,8 @@ from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 
 @dataclass(frozen=True)
 class KnownReference:
-    """What the uncached path of `subject` gives for `case`: found once, for all the subjects that
-    differ from it in their cached paths alone."""
+    """The reference of `case`, computed once for all subjects that have the uncached path of
+    `subject` and differ in their cached path."""
 
     case: Case
     subject: Subject
@@ -27,20 +27,20 @@ class KnownReference:
 
     @cached_property
     def states(self) -> ExpectedStates | None:
-        """The states that it reports; None if it reports none."""
+        """The states of the uncached path; None if the subject reports none."""
         return expected_states(self.subject, self.case) if can_trace(self.subject) else None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on `agreement` and, unless that diverged, the one of a `companion` law."""
+    """The verdict by `agreement` and, unless that diverged, by a `companion` law."""
 
     agreement: Verdict
     companion: Verdict | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """The one that counts: the companion's if that diverged, else agreement's."""
+        """The verdict of the companion law if that diverged, else of agreement."""
         if self.companion is not None and self.companion.diverged:
             return self.companion
         return self.agreement
@@ -56,10 +56,9 @@ def judge(
     trace: bool = True,
     probe: bool = True,
 ) -> Judgement:
-    """Judge `case` by agreement and then by `law`, one of LAWS.
+    """Judges `case` by agreement, and then by `law`, one of LAWS.
 
-    `subject` is one that its factory has checked. `leeway`, `trace` and `probe` are those of
-    `kvfuzz.check`.
+    The factory has checked `subject`. `leeway`, `trace` and `probe` are those of `kvfuzz.check`.
     """
     found = check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
     return _with_companion(found, law, subject, case, name, leeway)
@@ -68,8 +67,8 @@ def judge(
 def judge_quickly(
     subject: Subject, case: Case, law: str = "agreement", known: KnownReference | None = None
 ) -> Judgement:
-    """Judge `case` where it only matters whether something diverges: nothing is asked about what an
-    agreement is worth. `known` is the reference, if it was found before."""
+    """Judges only whether `case` diverges; skips the checks of how much an agreement proves.
+    `known` is the reference, if it has been computed."""
     if known is None:
         found = quick_check(subject, case)
     else:
@@ -101,8 +100,7 @@ def judge_by(
     leeway: float = 1.0,
     known: KnownReference | None = None,
 ) -> Verdict:
-    """The verdict on `case` by `law` alone, one of LAWS. `subject` is one that its factory has
-    checked."""
+    """Judges `case` by `law` alone, one of LAWS. The factory has checked `subject`."""
     if law == "agreement":
         return check_agreement(subject, case, name, leeway=leeway)
     if law == "latent":
@@ -113,12 +111,12 @@ def judge_by(
 def check_law(
     law: str, subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
 ) -> Verdict:
-    """The verdict on `case` by `law` alone, one of LAWS.
+    """Judges `case` by `law` alone, one of LAWS.
 
-    What is allowed outside float64 is multiplied by `leeway`, that of a calibration. A case on
-    which the law says nothing is discarded, and so is one whose changed input a path raises on.
-    Raises UsageError for an unknown law, InvalidCase if the case does not fit the subject,
-    InvalidSubject if the subject breaks the protocol; they call it `name`.
+    Outside float64 the tolerance is multiplied by `leeway`, that of a calibration. The verdict is
+    `discarded` if the law does not apply to the case, or if a path raises on the input that the law
+    changes. Raises UsageError for an unknown law, InvalidCase if the case does not fit the subject,
+    InvalidSubject if the subject breaks the protocol; errors call it `name`.
     """
     if law not in LAWS:
         raise UsageError(

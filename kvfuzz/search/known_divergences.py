@@ -1,7 +1,7 @@
-"""Expected divergences: what differs by design, or is known and not mended yet.
+"""Known divergences: those by design, and bugs that are not fixed yet.
 
-A file of them is a JSON list of objects with a `reason` and with what must hold of a divergence for
-it to be the expected one. A hunt counts such divergences and goes on to look for others.
+They are listed in a JSON file: a list of objects, each with the `subject`, the `reason`, and the
+conditions that a divergence must meet. A hunt counts such divergences and continues.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from kvfuzz.oracle.laws import LAWS
 
 @dataclass(frozen=True)
 class Expectation:
-    """A divergence of `subject` (a name, or a pattern with `*`) that is expected for the `reason`:
-    from `law`, in cases whose configuration holds `config` and that have all `elements`, of
-    sequences of at least `length` tokens."""
+    """A known divergence of `subject` (a name, or a pattern with `*`), for a `reason`.
+
+    It covers divergences from `law`, in cases with these `config` values and all these `elements`
+    (features of a case), whose longest sequence has at least `length` tokens.
+    """
 
     subject: str
     reason: str
@@ -37,23 +39,20 @@ class Expectation:
         return fnmatchcase(subject, self.subject)
 
     def covers(self, case: Case, verdict: Verdict) -> bool:
-        """Whether the diverged `verdict` on `case` is the one that is expected."""
+        """Returns whether the diverged `verdict` on `case` is this known one."""
+        found = features_of(case) | ({OVERSHOOT} if overshoots(case) else set())
         longest = max(len(row) for step in case.steps() for row in step.after)
         return (
             verdict.law == self.law
             and longest >= self.length
             and all(case.config.get(name) == value for name, value in self.config.items())
-            and set(self.elements) <= features_of(case) | _more(case)
+            and set(self.elements) <= found
         )
 
 
-def _more(case: Case) -> set[str]:
-    return {OVERSHOOT} if overshoots(case) else set()
-
-
 def read_expectations(path: Path) -> tuple[Expectation, ...]:
-    """The expectations in the file at `path`. Raises UsageError, in one line, for what it cannot
-    hold."""
+    """Reads the known divergences in the file at `path`. Raises UsageError, in one line, if the
+    file is not valid."""
     data = read_json(path, "--expected")
     if not isinstance(data, list):
         raise UsageError(f"--expected {path} should hold a list, got {type(data).__name__}")
@@ -63,8 +62,8 @@ def read_expectations(path: Path) -> tuple[Expectation, ...]:
 def warn_of_unmet(
     expected: Sequence[Expectation], counts: Mapping[int, int], subject: str
 ) -> list[str]:
-    """Returns warnings about entries of `expected` that did not show in a hunt on `subject`, in
-    which entry i was met `counts[i]` times."""
+    """Returns warnings about entries of `expected` that no case of a hunt on `subject` showed.
+    `counts` has the number of cases that showed each, by index."""
     warnings = [
         f"expected divergence {number} ({one.reason}) did not show: does it still diverge?"
         for number, one in enumerate(expected, 1)
@@ -98,13 +97,12 @@ def _expectation(path: Path, number: int, item: Any) -> Expectation:
     for name in ("subject", "reason"):
         if not item.get(name):
             raise UsageError(f"{place} has no {name}")
-    for word, known in ((item.get("law", "agreement"), LAWS), *_known(item)):
+    elements = tuple(item.get("elements", ()))
+    known_words = [(word, (*FEATURES, OVERSHOOT)) for word in elements]
+    for word, known in ((item.get("law", "agreement"), LAWS), *known_words):
         if word not in known:
             raise UsageError(
-                f"{place} names {word!r}{did_you_mean(str(word), known)}, which is none of ours"
+                f"{place} names {word!r}, which kvfuzz does not know"
+                f"{did_you_mean(str(word), known)}"
             )
-    return Expectation(**{**item, "elements": tuple(item.get("elements", ()))})
-
-
-def _known(item: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
-    return [(word, (*FEATURES, OVERSHOOT)) for word in item.get("elements", ())]
+    return Expectation(**{**item, "elements": elements})

@@ -1,7 +1,7 @@
-"""Work in several processes of the standard library.
+"""Runs the rounds of a hunt in several processes.
 
-Processes are spawned, never forked: a fork after torch has run crashes. Each has one torch
-thread; more make every worker slower, and change rounding.
+Processes are spawned, not forked: a fork after torch has run crashes. Each has one torch thread:
+more make every worker slower, and change rounding.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class _Executor(ProcessPoolExecutor):
-    """An executor whose processes never see Ctrl-C: the one that started them ends them."""
+    """An executor whose processes ignore Ctrl-C: the parent process ends them."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        # A process started here inherits the mask, so that it is deaf from its first moment and
-        # not only once its initialiser runs, after the import of torch.
+        # `submit` may start a process. It inherits the mask, so it ignores Ctrl-C from the start;
+        # its initialiser runs only after the import of torch.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(fn, *args, **kwargs)
@@ -43,8 +43,8 @@ class _Executor(ProcessPoolExecutor):
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Processes that are started inside have one torch thread: they read it when they import torch,
-    which is before any code of ours could tell them."""
+    """Gives processes that are started inside one torch thread. torch reads the environment when it
+    is imported, which is before any code of ours runs in the process."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -58,8 +58,8 @@ def one_thread_each() -> Iterator[None]:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of `workers` spawned processes with one torch thread each; on leaving, work
-    that has not begun is dropped, and after Ctrl-C so is what runs."""
+    """Yields an executor of `workers` processes. At the end, drops work that has not begun; after
+    Ctrl-C, also kills what runs."""
     others, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
     executor = _Executor(workers, spawn, initializer=_prepare_worker)
     with one_thread_each():
@@ -73,8 +73,8 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _killing_when_interrupted(others: set[BaseProcess]) -> Iterator[None]:
-    """Kill the child processes that are not among `others` if the block does not end by itself:
-    waiting for their work could take minutes."""
+    """Kills the child processes, except `others`, if the block is interrupted: waiting for their
+    work could take minutes."""
     try:
         yield
     except (KeyboardInterrupt, GeneratorExit):
@@ -91,10 +91,10 @@ def _prepare_worker() -> None:
 def run_rounds_in_processes(
     plan: Plan, workers: int, progress: Callable[[int], None] | None
 ) -> Tally:
-    """The rounds of `plan` up to the first failure, as `fuzz.run_rounds` gives them: rounds are
-    taken in order, and what ran past the first failing round is forgotten.
+    """Runs the rounds of `plan` up to the first failure; gives the same tally as `run_rounds`.
 
-    Raises Inconclusive if a worker process dies.
+    Tallies are added in the order of the rounds, and rounds after the first failing one are
+    ignored. Raises Inconclusive if a worker process dies.
     """
     total = Tally()
     running: deque[Future[Tally]] = deque()
@@ -131,7 +131,7 @@ _FACTORIES: dict[str, Factory] = {}
 
 
 def _factory(name: str, options: Options) -> Factory:
-    """One factory per process and subject, however many rounds it runs."""
+    """Returns the factory; loads it once per process."""
     key = repr((name, options))
     if key not in _FACTORIES:
         _FACTORIES[key] = load(name, options)

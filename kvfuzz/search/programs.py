@@ -1,8 +1,8 @@
-"""Programs: schedules of everything that can be done to a cache, drawn and shrunk as one value.
+"""Strategies for programs: schedules with every operation that a subject offers.
 
-A program is drawn as a list of *moves*, that know nothing of each other, and then *fitted*: counts
-become rows and lengths that exist, and what cannot be done where it stands is left out. So a move
-can be deleted without breaking the others, and what is left is the story of the bug.
+A program is drawn as a list of *moves* that are independent of each other, and then *fitted*:
+counts are mapped to rows and lengths that exist, and moves that are impossible at their place are
+dropped. So Hypothesis can delete any move while shrinking, without breaking the others.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from kvfuzz.case.schedule import (
 MOST_MOVES = 8
 MOST_CACHES = 3
 LARGE, SMALL = 10, 4
-# The moves that end in a Reorder.
 ROWS = ("reorder", "select", "repeat")
-# With so many slots the windows of small models are full, and their oldest entries gone.
+"""Moves that become a Reorder."""
 LATE = 7
-# Counts of a crop: one more than are stored, or all of them.
+"""With this many slots the windows of small models are full, and their oldest entries dropped."""
 OVER, ALL = 1000, 999
+"""Counts of a crop that stand for one token more than are stored, and for all of them."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A `schedule` for a table of `rows` rows (at the least), and the arguments that every call is
+    """A `schedule` for at least `rows` rows, and the optional arguments that every call is
     `given`."""
 
     schedule: tuple[Entry, ...]
@@ -49,21 +49,19 @@ class Program:
 
     @property
     def columns(self) -> int:
-        """The length of the token table."""
+        """The number of tokens of each row."""
         sizes = (e.size if isinstance(e, Padded) else e for e in self.schedule)
         return sum(size for size in sizes if isinstance(size, int))
 
 
 _NONE: tuple[int, ...] = ()
 Move = tuple[str, int, tuple[int, ...]]
-"""A word of the schedule (`feed`, `left` and `right` feed), a count, and one more for each row."""
-
-
+"""A word (`left` and `right` feed with padding), a count, and a number for each row."""
 MIXED = "mixed"
 
 
 def focuses(offers: frozenset[str]) -> tuple[str, ...]:
-    """What a program may be about, with what a subject `offers`: padding on one side, one
+    """Returns every focus of a program for a subject with these `offers`: padding on one side, one
     operation, or everything mixed."""
     if not offers:
         return ()
@@ -74,31 +72,48 @@ def focuses(offers: frozenset[str]) -> tuple[str, ...]:
 def programs(
     focus: str, max_length: int, most_rows: int, offers: frozenset[str]
 ) -> st.SearchStrategy[Program]:
-    """Programs about `focus`, of up to `max_length` columns and `most_rows` rows, of what a subject
-    `offers`.
+    """Returns the strategy for programs about `focus`, of up to `max_length` columns and
+    `most_rows` rows, for a subject with these `offers`.
 
-    What a program is about is in it for sure, which may be more than a bug needs: `simplify` of
-    `kvfuzz.search.shrink` takes it out again.
+    A program always contains what it is about, even if a bug does not need it: `simplify` of
+    `kvfuzz.search.shrink` removes it then.
     """
-    feed, begin = (
-        sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first(1))
-    )
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
+    first, kinds = _moves_about(focus, offers, each)
+    moves = st.tuples(
+        st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
+    ).map(lambda drawn: [*drawn[0], *drawn[1]])
+    fewest = min(2, most_rows) if focus in ROWS else 1
+    rows = st.integers(fewest, most_rows)
+    begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
+    return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
+        lambda drawn: fit_moves(drawn[0], drawn[1], drawn[2], drawn[3], max_length, offers)
+    )
+
+
+def _moves_about(
+    focus: str, offers: frozenset[str], each: st.SearchStrategy[tuple[int, ...]]
+) -> tuple[list[st.SearchStrategy[Move]], list[st.SearchStrategy[Move]]]:
+    """Returns the strategies for the first moves of a program about `focus`, in order, and those to
+    draw its other moves from. `each` draws a number for each row."""
+    feed, begin = (
+        sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first_sizes(1))
+    )
     words = sorted(_words(offers)) if focus == MIXED else [focus]
     kinds = [_move(word, each) for word in words]
     padded = [_move(word, each) for word in PADDED if "mask" in offers]
-    # Every other program begins with padding, which an operation then has to keep track of.
-    # On the left more often: that of the right goes first where something is taken away.
+    # Every other program begins with padding, which later operations have to keep track of. Left
+    # padding is drawn twice as often: a crop removes right padding first.
     sides = ("left padding", *PADDED) if "mask" in offers else ()
-    late = [_padding(word, _first(2), each) for word in sides]
-    start = _either([begin, _either(late)]) if padded else begin
+    begin_padded = [_padding(word, _first_sizes(2), each) for word in sides]
+    start = _either([begin, _either(begin_padded)]) if padded else begin
     if focus == MIXED:
         first = [start]
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
         first = [start, _either(kinds[1:]), feed, kinds[0]]
     else:
-        # Nothing but padding can be done before a cache holds something.
+        # Every move but padding needs a cache that holds something.
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
     if focus in ("new", "fork"):
         kinds.append(_move("switch", each))
@@ -107,31 +122,24 @@ def programs(
     if focus in PADDED:
         kinds.append(_either([_move(word, each) for word in sorted(_words(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
-    moves = st.tuples(
-        st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
-    ).map(lambda drawn: [*drawn[0], *drawn[1]])
-    fewest = min(2, most_rows) if focus in ROWS else 1
-    rows = st.integers(fewest, most_rows)
-    begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
-    return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
-        lambda drawn: fitted(drawn[0], drawn[1], drawn[2], drawn[3], max_length, offers)
-    )
+    return first, kinds
 
 
 def _either(moves: Sequence[st.SearchStrategy[Move]]) -> st.SearchStrategy[Move]:
-    """One of `moves`, each as often as the others: `one_of` would count the branches of each."""
+    """Draws one of `moves`, each equally often. (`one_of` flattens nested alternatives and would
+    weight a strategy by how many it has.)"""
     return st.integers(0, len(moves) - 1).flatmap(lambda number: moves[number])
 
 
 def _sizes(least: int) -> st.SearchStrategy[int]:
-    """How many tokens a call feeds: often few, and often enough to fill a small window."""
+    """Draws how many tokens a call feeds: often few, often enough to fill a small window."""
     large = st.integers(least, LARGE)
     return st.one_of(st.just(least), st.integers(least, SMALL), large, large)
 
 
-def _first(least: int) -> st.SearchStrategy[int]:
-    """How many tokens the first call feeds: more often many, so that there is something to work
-    on."""
+def _first_sizes(least: int) -> st.SearchStrategy[int]:
+    """Draws how many tokens the first call feeds: more often many, so that later operations have
+    something to act on."""
     return st.one_of(_sizes(least), st.integers(LATE, LARGE))
 
 
@@ -142,7 +150,7 @@ def _padding(
 
 
 def _words(offers: frozenset[str]) -> set[str]:
-    """The operations that can be drawn beside feeding. Two caches need no offer."""
+    """Returns the operations that can be drawn. A second cache needs no offer."""
     known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
     rows = ROWS if "reorder" in offers else ()
     return {"new", "switch", *rows, *(word for offer, word in known.items() if offer in offers)}
@@ -166,13 +174,13 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
 
 
 def _arguments(offers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """The sets of optional arguments that calls may be given; half of the programs have none."""
+    """Returns the sets of optional arguments to draw from; half of them are empty."""
     known = [word for word in GIVEN if word in offers]
     none: tuple[tuple[str, ...], ...] = ((),) * max(1, len(known) + 1)
     return (*none, *((word,) for word in known), *((tuple(known),) if len(known) > 1 else ()))
 
 
-def fitted(
+def fit_moves(
     rows: int,
     moves: Sequence[Move],
     given: tuple[str, ...],
@@ -180,10 +188,10 @@ def fitted(
     max_length: int,
     offers: frozenset[str] = frozenset(),
 ) -> Program:
-    """The program that `moves` come to in a table of `rows` rows and up to `max_length` columns.
-    `begun` rows are there at first, if that is fewer, and not none."""
+    """Fits `moves` to a table of `rows` rows and up to `max_length` columns. The first cache has
+    `begun` rows if that is between 0 and `rows`, else all of them."""
     start = begun if 0 < begun < rows else rows
-    fit = Fit(rows, max_length, [[start, 0]])
+    fit = ProgramBuilder(rows, max_length, [[start, 0]])
     if start < rows:
         fit.entries.append(New(start))
     for move in moves:
@@ -192,25 +200,29 @@ def fitted(
         fit.add("feed", 1, ())
     schedule = fit.schedule()
     if any(isinstance(entry, Padded) for entry in schedule):
-        given = tuple(word for word in GIVEN if word in {*given, "mask", *_beside_padding(offers)})
+        given = tuple(
+            word for word in GIVEN if word in {*given, "mask", *_required_with_padding(offers)}
+        )
     return Program(schedule, rows, given)
 
 
 def has_required_args(case: Case, offers: Collection[str]) -> bool:
-    """Whether a subject with these `offers` is given all that it needs where there is padding."""
+    """Returns whether `case` gives a subject with these `offers` all the arguments that it needs
+    to handle padding."""
     padded = any(isinstance(entry, Padded) for entry in case.schedule)
-    return not padded or _beside_padding(offers) <= set(case.given)
+    return not padded or _required_with_padding(offers) <= set(case.given)
 
 
-def _beside_padding(offers: Collection[str]) -> set[str]:
-    """What is always given where there is padding, beside the mask: the positions, to a subject
-    that takes them and does not say that the mask is enough."""
+def _required_with_padding(offers: Collection[str]) -> set[str]:
+    """Returns the arguments that padding requires besides the mask: the positions, for a subject
+    that takes them and does not derive them from the mask."""
     return {"positions"} & set(offers) if "positions_from_mask" not in offers else set()
 
 
 @dataclass
-class Fit:
-    """What has been fitted so far: `caches` as [rows, slots], of which one is `current`."""
+class ProgramBuilder:
+    """A program as far as it is fitted: `caches` as [rows, slots], one of them `current`, and the
+    number of columns `used`."""
 
     rows: int
     max_length: int
@@ -220,7 +232,7 @@ class Fit:
     used: int = 0
 
     def schedule(self) -> tuple[Entry, ...]:
-        """The entries up to the last that feeds: nothing reads what comes after it."""
+        """Returns the entries up to the last one that feeds: later ones have no effect."""
         last = max(
             (n for n, entry in enumerate(self.entries) if isinstance(entry, int | Padded)),
             default=-1,
@@ -228,7 +240,7 @@ class Fit:
         return tuple(self.entries[: last + 1])
 
     def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        """Add a move, if it can be done here."""
+        """Adds a move, if it is possible at this place."""
         slots = self.caches[self.current][1]
         if word in ("feed", *SIDES):
             self._feed(word, count, each)
@@ -245,8 +257,8 @@ class Fit:
             self._operate(word, count, each)
 
     def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
-        """The rows that the current cache is reordered to: moved by `count`, without one, or
-        `count` of which two are the same."""
+        """Returns the rows that the current cache is reordered to: rotated by `count`, all but one,
+        or `count` rows of which two are the same."""
         batch = self.caches[self.current][0]
         if word == "reorder":
             return tuple((row + count) % batch for row in range(batch))
@@ -260,8 +272,8 @@ class Fit:
         if size < 1:
             return
         batch = self.caches[self.current][0]
-        # The last ones, since shrinking moves what is not nought to the end before it takes rows;
-        # and one at least is padded.
+        # Shrinking moves nonzero numbers to the end of a list before it removes rows, so the last
+        # ones are used. At least one row is padded.
         pads = tuple(n % size for n in each[-batch:])
         if pads and size > 1 and not any(pads):
             pads = (*pads[:-1], 1)
@@ -272,7 +284,7 @@ class Fit:
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
         if word == "crop":
-            # Others leave something, and small ones half of what is stored.
+            # Other counts leave at least one token, and small counts at least half of them.
             most = cache[1] // 2 if count <= SMALL else cache[1] - 1
             some = 1 + (count - 1) % max(1, most)
             count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, some)

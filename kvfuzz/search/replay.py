@@ -1,4 +1,4 @@
-"""Run counterexamples again: a regression gate over one file or a directory of them."""
+"""Runs counterexamples again, from one file or a directory: a regression test."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from kvfuzz.subjects.protocol import Factory
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of one file: the verdict of running it again, or the error that kept it from
-    being run."""
+    """The result of running one file again: a verdict, or the error that prevented the run."""
 
     path: Path
     found: Counterexample | None = None
@@ -45,7 +44,7 @@ class Replayed:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files that `paths` stand for: of a directory, its `*.json`, sorted.
+    """Returns `paths`, with each directory replaced by its `*.json` files, sorted.
 
     Raises UsageError for a path that does not exist.
     """
@@ -64,9 +63,10 @@ def replay(
     device: str | None = None,
     announce: Callable[[Counterexample, str], None] | None = None,
 ) -> Replayed:
-    """Run the counterexample at `path` again, on the subject it names or on `subject`.
+    """Runs the counterexample at `path` again, on the subject that it names or on `subject`.
 
-    `announce` is called before the subject is imported. What cannot be run is told in `error`.
+    Calls `announce` before the subject is imported. If the run is not possible, `error` of the
+    result says why.
     """
     path = Path(path)
     try:
@@ -90,49 +90,51 @@ def locate_file(
     strict: bool = False,
     announce: Callable[[Counterexample, str], None] | None = None,
 ) -> tuple[str, Case, Location]:
-    """Where the counterexample at `path` goes wrong (`kvfuzz.locate`), on the subject it names or
-    on `subject`; with the subject's name and the case that was run. Raises KvfuzzError for what
-    cannot be run."""
+    """Locates the counterexample at `path` (`kvfuzz.locate`), on the subject that it names or on
+    `subject`. Returns the subject's name, the case that was run, and the location. Raises
+    KvfuzzError if the run is not possible."""
     found = read(path)
     name = subject or found.subject
     if announce is not None:
         announce(found, name)
     try:
-        location = _in_float64(found, name, device, strict)
+        location = _locate_in_float64(found, name, device, strict)
         if location is not None and location.located:
             return name, found.case, location
-        factory, case = _factory_of(found, name, device)
-        return name, case, _noted(locate(factory, case, strict=strict), found)
+        factory, case = _load(found, name, device)
+        return name, case, _with_note(locate(factory, case, strict=strict), found)
     except KvfuzzError as error:
         raise UsageError(f"{path}: {error}") from error
 
 
-def _noted(location: Location, found: Counterexample) -> Location:
-    """`location`, with a note where the counterexample is about another law than agreement."""
+def _with_note(location: Location, found: Counterexample) -> Location:
+    """Adds a note to `location` if the counterexample breaks another law than agreement."""
     law = found.verdict.get("law", "agreement")
     if location.first is not None or law == "agreement":
         return location
     note = (
-        f"it breaks the law {law}, which compares other runs than the cached and the uncached one: "
-        "see `kvfuzz replay`"
+        f"the counterexample breaks the law {law}, which does not compare the cached path with the "
+        "uncached one: see `kvfuzz replay`"
     )
     return replace(location, notes=(*location.notes, note))
 
 
-def _in_float64(
+def _locate_in_float64(
     found: Counterexample, name: str, device: str | None, strict: bool
 ) -> Location | None:
-    """Where it goes wrong in the float64 lane; None for a subject that has none."""
+    """Locates the counterexample in float64, where no rounding hides it; returns None if the
+    subject does not run in float64."""
     case = replace(found.case, dtype="float64")
     with suppress(UsageError, InvalidSubject):
-        factory, case = _factory_of(replace(found, case=case), name, device)
+        factory, case = _load(replace(found, case=case), name, device)
         if "float64" in factory.dtypes:
             return locate(factory, case, strict=strict)
     return None
 
 
 def exit_code(replayed: Sequence[Replayed]) -> int:
-    """2 if a file could not be run, else 1 if one diverges, else 3 if none could be compared."""
+    """Returns 2 if a file could not be run, else 1 if one diverged, else 3 if none was compared,
+    else 0."""
     if any(item.error for item in replayed):
         return 2
     statuses = {item.verdict.status for item in replayed if item.verdict}
@@ -142,12 +144,12 @@ def exit_code(replayed: Sequence[Replayed]) -> int:
 
 
 def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Replayed:
-    factory, case = _factory_of(found, name, device)
+    factory, case = _load(found, name, device)
     law = found.verdict.get("law", "agreement")
     verdict = judge_by(str(law), factory.subject(case), case, factory.name)
     if not verdict.diverged:
         return Replayed(path, found, name, verdict)
-    precise = _in_float64(found, name, device, strict=False) if law == "agreement" else None
+    precise = _locate_in_float64(found, name, device, strict=False) if law == "agreement" else None
     located = precise is not None and precise.first is not None
     explanation = explain(factory, case, verdict, locating=not located)
     if located:
@@ -155,16 +157,16 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     return Replayed(path, found, name, verdict, explanation)
 
 
-def _factory_of(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:
+def _load(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:
     where = device or str(found.environment.get("device", "cpu"))
-    return _fitted(name, where, found.case, another=name != found.subject)
+    return _load_for(name, where, found.case, another=name != found.subject)
 
 
-def _fitted(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
-    """The factory called `name`, built as `case` says, and the case.
+def _load_for(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
+    """Loads the factory called `name`, with the configuration of `case`; returns it and the case.
 
-    `another` subject than the recorded one may not know the recorded settings or dtype; it then
-    runs the same tokens and schedule with its own.
+    If it is `another` subject than the recorded one and does not take the recorded configuration or
+    dtype, it runs the same tokens and schedule with its own.
     """
     try:
         return load(name, Options(device=device, dtype=case.dtype, config=case.config)), case

@@ -1,8 +1,8 @@
-"""Longer programs: a Hypothesis state machine whose rules do to a cache what its users do.
+"""A Hypothesis state machine that tests longer programs than a hunt does.
 
-A fuzzer's program has a handful of moves. A machine of this module makes as many as
-`stateful_step_count` says (50 by default), each with tokens of its own; when it stops, the whole
-program is judged as one case, and a failing one is shrunk rule by rule.
+Each rule performs one operation on a cache, up to `stateful_step_count` of them (default 50), with
+fresh tokens. At the end the whole program is judged as one case. Hypothesis shrinks a failing
+program rule by rule.
 
     TestMyDecoder = kvfuzz.state_machine("my_package:MyDecoder").TestCase
 """
@@ -21,13 +21,13 @@ from kvfuzz.errors import Diverges
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.search.judge import judge_by
-from kvfuzz.search.programs import ALL, OVER, ROWS, SMALL, Fit, Move, focuses
+from kvfuzz.search.programs import ALL, OVER, ROWS, SMALL, Move, ProgramBuilder, focuses
 from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 
 LONGEST = 48
-"""The most columns of a program; the subject's max_length if that is less."""
+"""Default maximum of tokens per row; the subject's max_length if that is less."""
 
 
 def state_machine(
@@ -58,16 +58,16 @@ class _Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fit: Fit | None = None
+        self.program: ProgramBuilder | None = None
         self.columns: list[tuple[int, ...]] = []
         self.settings: dict[str, Any] = {}
 
     @initialize(data=st.data())
     def begin(self, data: Any) -> None:
-        """Draw the model, the rows, and what every call is given."""
+        """Draws the model, the number of rows, and the optional arguments of every call."""
         space = self.space
         rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
-        self.fit = Fit(rows, space.max_length, [[rows, 0]])
+        self.program = ProgramBuilder(rows, space.max_length, [[rows, 0]])
         drawn = {
             name: data.draw(st.sampled_from(values), label=name)
             for name, values in space.choices.items()
@@ -82,7 +82,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), size=st.integers(1, 2 * SMALL))
     def feed(self, data: Any, size: int) -> None:
-        """Feed a chunk, or one token."""
+        """Feeds a chunk, or one token."""
         self._move(("feed", size, ()), data)
 
     @precondition(lambda self: "mask" in self.space.offers)
@@ -93,13 +93,13 @@ class _Machine(RuleBasedStateMachine):
         pads=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
     )
     def feed_padded(self, data: Any, side: str, size: int, pads: tuple[int, ...]) -> None:
-        """Feed rows of unequal length."""
+        """Feeds rows of unequal length."""
         self._move((side, size, pads), data)
 
     @precondition(lambda self: "crop" in self.space.offers)
     @rule(count=st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER))))
     def crop(self, count: int) -> None:
-        """Drop the last slots, all of them, or more than there are."""
+        """Crops the last tokens, all of them, or more than there are."""
         self._move(("crop", count, ()))
 
     @precondition(lambda self: "reorder" in self.space.offers)
@@ -109,40 +109,40 @@ class _Machine(RuleBasedStateMachine):
         rows=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
     )
     def reorder(self, word: str, count: int, rows: tuple[int, ...]) -> None:
-        """Permute, select or repeat rows."""
+        """Permutes, selects or repeats rows."""
         self._move((word, count, rows))
 
     @precondition(lambda self: bool(set(focuses(self.space.offers)) & {"fork", "restore", "reset"}))
     @rule(data=st.data())
     def operate(self, data: Any) -> None:
-        """Copy the cache, save and load it, or empty it."""
+        """Forks, saves and restores, or resets the cache."""
         known = sorted(set(focuses(self.space.offers)) & {"fork", "restore", "reset"})
         self._move((data.draw(st.sampled_from(known)), 0, ()))
 
     @rule(rows=st.integers(0, MOST_ROWS))
     def new(self, rows: int) -> None:
-        """Begin another cache on the same model."""
+        """Starts another cache on the same model."""
         self._move(("new", rows, ()))
 
     @rule(cache=st.integers(0, SMALL))
     def switch(self, cache: int) -> None:
-        """Go on with another cache."""
+        """Switches to another cache."""
         self._move(("switch", cache, ()))
 
     def _move(self, move: Move, data: Any = None) -> None:
-        assert self.fit is not None
-        before = self.fit.used
-        self.fit.add(*move)
-        for _ in range(self.fit.used - before):
+        assert self.program is not None
+        before = self.program.used
+        self.program.add(*move)
+        for _ in range(self.program.used - before):
             token = st.integers(0, self.space.vocab_size - 1)
-            column = st.tuples(*[token] * self.fit.rows)
+            column = st.tuples(*[token] * self.program.rows)
             self.columns.append(data.draw(column, label="column"))
 
     def teardown(self) -> None:
-        """Judge the program as one case, by agreement and by every companion law."""
-        if self.fit is None or not self.columns:
+        """Judges the program as one case, by agreement and by every companion law."""
+        if self.program is None or not self.columns:
             return
-        schedule = self.fit.schedule()
+        schedule = self.program.schedule()
         used = sum(
             entry if isinstance(entry, int) else getattr(entry, "size", 0) for entry in schedule
         )
