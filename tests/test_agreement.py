@@ -60,7 +60,7 @@ def test_nan_in_both_paths_is_discarded():
 
 
 def test_an_uncached_path_that_is_not_causal_is_run_prefix_by_prefix():
-    """By the contract the last logits of each prefix count; the verdict says that it came to it."""
+    """The last logits of each prefix count; the verdict says that prefixes were run."""
     verdict = check(models.SeesTheFuture(), CASE)
     assert (verdict.status, verdict.prefixwise) == ("agreed", True)
 
@@ -152,7 +152,7 @@ def test_grad_mode_is_off_while_a_subject_runs_and_restored_after():
 
 
 def test_a_subject_that_writes_into_its_tokens_harms_nobody():
-    """Each step gets tokens of its own."""
+    """Each step gets its own copy of the tokens."""
 
     class Vandal(models.Summing):
         def cached(self, tokens, cache):
@@ -164,7 +164,7 @@ def test_a_subject_that_writes_into_its_tokens_harms_nobody():
 
 
 class CountsRuns(Decoder):
-    """The registered decoder, with a count of what is run to measure its noise."""
+    """The registered decoder; counts how often its noise is measured."""
 
     measured = 0
 
@@ -180,7 +180,7 @@ class StandsOff(CountsRuns):
     share = 0.0
 
     def cached(self, tokens, cache):
-        """As they are, and a share more."""
+        """The clean logits, scaled."""
         logits, cache = super().cached(tokens, cache)
         return logits * (1 + self.share), cache
 
@@ -190,7 +190,7 @@ class StandsOff(CountsRuns):
     [(0.0, "agreed", 0), (5e-15, "agreed", 1), (1e-9, "diverged", 1)],
 )
 def test_a_quick_check_measures_noise_where_that_decides(share, status, measured):
-    """Not where the logits are nearer than the smallest tolerance that there is."""
+    """Not where the logits differ by less than the smallest tolerance."""
     subject = StandsOff(dtype="float64")
     subject.share = share
     verdict = quick_check(subject, replace(CASE, dtype="float64"))
@@ -218,7 +218,7 @@ def test_a_quick_check_runs_the_cached_path_once():
     "subject", [models.Summing, models.ForgetsOnDecode, raising.RaisesOnChunks, raising.NanInCached]
 )
 def test_a_quick_check_diverges_where_a_check_does(subject):
-    """And tells the same difference, or the same error."""
+    """And reports the same difference or error."""
     quick, whole = quick_check(subject(), CASE), check(subject(), CASE)
     assert repr((quick.diverged, quick.first, quick.error)) == repr(
         (whole.diverged, whole.first, whole.error)

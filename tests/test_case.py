@@ -1,4 +1,4 @@
-"""A case is plain data that cannot be wrong."""
+"""A case is plain data, and refuses wrong values."""
 
 import json
 
@@ -26,7 +26,7 @@ SPACE = Space(64, 12, ("float32", "float64"), choices={"window": (None, 3)}, fix
     ],
 )
 def test_a_case_that_is_no_experiment_is_refused_with_the_value(change, message):
-    """What is wrong stands in the message."""
+    """The message shows the wrong value."""
     good = {"tokens": ((1, 2),), "schedule": (1, 1)}
     with pytest.raises(InvalidCase, match=message):
         Case(**{**good, **change})

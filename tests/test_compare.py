@@ -1,4 +1,4 @@
-"""Comparison: every position of every row, and nothing that is not finite slips through."""
+"""Comparison: every position of every row counts, and so does every entry that is not finite."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_equal_logits_agree():
 
 
 def test_the_earliest_position_is_named_not_the_largest_difference():
-    """A person starts where the paths part."""
+    """A reader starts where the paths first differ."""
     wrong = logits()
     wrong[0, 2] += 100
     wrong[1, 1] += 1
@@ -107,7 +107,7 @@ def test_nan_in_both_paths_does_not_hide_a_difference_elsewhere():
 
 
 def test_all_zero_logits_say_nothing():
-    """Nought in both paths is no evidence."""
+    """Zeros in both paths are no evidence."""
     zero = torch.zeros(2, 3, 5)
     assert verdict_from(versus(zero, zero), CASE).status == "discarded"
 
@@ -136,7 +136,7 @@ def test_the_allowed_difference_is_factor_times_eps_times_scale():
         assert (found.basis, found.weak.tolist()) == ("constant", [[False]])
 
 
-def test_the_impact_is_told_beside_the_verdict():
+def test_the_impact_has_three_measures():
     """Argmax flips, KL divergence and relative L2, by hand."""
     expected = torch.zeros(1, 2, 2, dtype=torch.float64)
     expected[0, :, 0] = 1.0
@@ -159,7 +159,7 @@ def test_the_impact_never_decides():
     assert verdict_from(versus(tied.flip(-1).roll(-1, -1), tied), case).status == "agreed"
 
 
-def test_the_impact_of_what_is_not_finite_is_told_of_the_rest():
+def test_the_impact_skips_positions_that_are_not_finite():
     """NaN has no most likely token."""
     wrong = logits()
     wrong[0, 1, 2] = math.nan
@@ -169,7 +169,7 @@ def test_the_impact_of_what_is_not_finite_is_told_of_the_rest():
     assert (nowhere.positions, nowhere.kl, nowhere.relative_l2) == (0, None, None)
 
 
-def test_narrow_decoders_have_wider_factors_of_their_own():
+def test_narrow_decoders_have_larger_factors():
     """Below a width of 8, and again below 4, float64 and float32 take another constant."""
     for dtype in (torch.float64, torch.float32):
         assert factor(dtype, 3) > factor(dtype, 4) == factor(dtype, 7) > factor(dtype, 8) == 256

@@ -1,4 +1,4 @@
-"""From a name to a factory, and what is said when there is none."""
+"""A name becomes a factory, or is refused in one line."""
 
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_an_unknown_setting_is_refused_with_near_matches():
 
 
 def test_a_dtype_reaches_the_model_of_a_subject():
-    """Without an argument of its own, the torch module behind the subject is cast."""
+    """If the factory takes no dtype, the subject's torch module is cast."""
     factory = load("tests.subjects.models:ModuleBacked", Options(dtype="float64"))
     assert factory.dtypes == ("float64",)
     case = Case(((1, 2),), (1, 1), dtype="float64")

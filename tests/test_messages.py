@@ -103,7 +103,7 @@ def test_which_paths_agree_is_said(subject, sentence):
 
 
 def test_an_uncached_path_that_is_not_causal_is_said():
-    """Beside an agreement, and beside a divergence."""
+    """After an agreement and after a divergence."""
 
     class Both(models.SeesTheFuture, models.ForgetsOnDecode):
         pass

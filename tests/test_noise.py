@@ -1,4 +1,4 @@
-"""The noise of a case: measured on the uncached path, and nothing left behind."""
+"""Noise: measured on the uncached path, and nothing stays changed."""
 
 from contextlib import suppress
 
@@ -28,7 +28,7 @@ def noise_of(subject, dtype, rows=ROWS):
 
 
 def test_the_step_of_float64_moves_every_weight():
-    """A step of 2^-53 would not: half of the perturbations did nothing in a former study."""
+    """A step of 2^-53 would not: half of those perturbations do nothing."""
     weights = torch.randn(1000, dtype=torch.float64)
     assert torch.equal(weights * (1 + 2**-53), weights)
     size = perturbation(torch.float64)
@@ -51,8 +51,7 @@ def test_many_sets_of_weights_at_once_give_the_noise_of_one_after_another(preset
 
 
 def test_noise_follows_the_roundoff_of_the_dtype():
-    """bfloat16 is perturbed 2^16 times as much as float32: as long as that is little, so is the
-    answer."""
+    """Float32 is perturbed 2^28 times as much as float64, and so is its answer."""
     noise = {
         d: noise_of(Decoder(seed=1, dtype=d), getattr(torch, d)) for d in ("float64", "float32")
     }
@@ -102,7 +101,7 @@ def test_the_same_case_has_the_same_noise():
     ],
 )
 def test_weights_that_are_not_found_are_said_not_to_be(make, reason):
-    """Noise of nought would be an accusation of everything."""
+    """Zero noise would make every difference a divergence."""
     subject = make()
     dtype = run_uncached(subject, ROWS).dtype
     with pytest.raises(Unmeasurable, match=reason):
@@ -110,7 +109,7 @@ def test_weights_that_are_not_found_are_said_not_to_be(make, reason):
 
 
 @pytest.mark.parametrize("make", [out_of_reach.opaque, out_of_reach.hiding])
-def test_an_opaque_subject_is_judged_by_the_constant_and_told_so(make):
+def test_an_opaque_subject_is_judged_by_the_constant_and_the_text_says_so(make):
     """The documented fallback, stated in the verdict and in the hunt's text."""
     case = Case(ROWS, (3, 1, 4))
     verdict = check(make(), case)
@@ -198,7 +197,7 @@ def test_an_island_of_a_coarser_dtype_in_both_paths_is_no_accusation():
 
 
 def test_a_path_that_cannot_be_watched_is_judged_all_the_same():
-    """A compiled model may refuse to run while its operations are watched: no crash, no excuse."""
+    """A compiled model may refuse to run while its operations are watched. That is no excuse."""
 
     class Shy(models.ForgetsOnDecode):
         def uncached(self, tokens):
@@ -210,8 +209,8 @@ def test_a_path_that_cannot_be_watched_is_judged_all_the_same():
     assert fuzz(Shy, examples=20, seed=0).verdict == "diverged"
 
 
-def test_a_cast_beside_the_logits_excuses_no_fault_in_float64():
-    """What no logit passes through is no island: float64 tells."""
+def test_a_cast_that_no_logit_passes_through_excuses_no_fault_in_float64():
+    """It is no island, so the subject runs in float64, where the fault shows."""
 
     class Wrong(numerics.RoundsInBoth):
         def cached(self, tokens, cache):
@@ -341,7 +340,7 @@ def test_an_outlier_is_no_noise():
 
 
 def test_buffers_and_tables_are_float64_in_the_twin():
-    """Real and complex, in modules and beside them."""
+    """Real and complex ones, inside modules and outside."""
     subject = numerics.Preallocated()
     subject.net.register_buffer("rotary", torch.ones(2, dtype=torch.complex64))
     subject.table = torch.ones(2)
@@ -353,8 +352,7 @@ def test_buffers_and_tables_are_float64_in_the_twin():
 
 
 def test_equal_neighbours_do_not_cancel_their_noise():
-    """A model that takes the difference of neighbours has logits of nought for equal tokens, whose
-    rounding it still shows."""
+    """A model that subtracts neighbours has zero logits for equal tokens, but still rounds."""
 
     class Shifts(numerics.Preallocated):
         def __init__(self):
@@ -370,8 +368,8 @@ def test_equal_neighbours_do_not_cancel_their_noise():
     assert bool((noise[:, 1:] > 1e-8).all())
 
 
-def test_a_model_beside_its_head_is_perturbed_whole():
-    """The backbone as `model`, and the readout next to it."""
+def test_a_backbone_and_the_head_next_to_it_are_both_perturbed():
+    """`model` may be the backbone alone."""
 
     class Head(numerics.Preallocated):
         def __init__(self, seed=0):

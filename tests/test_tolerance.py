@@ -1,4 +1,4 @@
-"""What is allowed: the formula, and that only the uncached path has a say in it."""
+"""The tolerance: its formula, which depends on the uncached path alone."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_a_difference_beyond_a_weak_bound_diverges():
 
 
 def test_noise_that_is_not_finite_makes_its_own_position_weak_and_no_other():
-    """A perturbation that overflows tells nothing there."""
+    """A perturbation that overflows says nothing about its position."""
     logits = torch.ones(1, 3, 2)
     noise = torch.tensor([[1e-8, math.inf, 1e-8]])
     found = measured(logits, noise, torch.float32)
@@ -91,7 +91,7 @@ def test_noise_that_is_not_finite_makes_its_own_position_weak_and_no_other():
 
 
 def test_an_outlier_is_judged_by_its_own_size():
-    """-1e9 over a masked entry neither counts to the scale nor is held to it."""
+    """-1e9 over a masked entry does not count towards the scale, and is its own scale."""
     logits = torch.tensor([[[1.0, 2.0, -1e9, 0.5]]], dtype=torch.float64)
     found = measured(logits, torch.zeros(1, 1), torch.float64)
     assert found.allowed[0, 0].tolist() == pytest.approx(
@@ -129,7 +129,7 @@ def test_no_fault_of_the_cached_path_changes_what_is_allowed(case, mutant_id):
 
 
 def test_the_tolerance_is_known_before_the_cached_path_has_run():
-    """It could not have a say: here it cannot even be called."""
+    """Here the cached path cannot even be called."""
 
     class NoCache(models.Summing):
         def new_cache(self, batch):

@@ -1,4 +1,4 @@
-"""Decoders as they come: what each does, and the verdict that it deserves."""
+"""Unusual decoders, and the verdict that each deserves."""
 
 import json
 
@@ -151,7 +151,7 @@ def test_a_trace_that_fails_costs_no_verdict(tmp_path):
 
 
 def test_a_subject_that_cannot_be_built_again_costs_no_verdict():
-    """The divergence was seen; that a fresh subject cannot be run is noted beside it."""
+    """The divergence counts; a note says that no fresh subject could be run."""
     broken = False
 
     def build():

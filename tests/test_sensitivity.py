@@ -1,4 +1,4 @@
-"""What an agreement is worth: precision lost out of sight, and cases that could not have failed."""
+"""Sensitivity: loss of precision that logits hide, and cases that could not have failed."""
 
 import math
 
@@ -13,7 +13,7 @@ from kvfuzz.oracle.sensitivity import lost_precision
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.search.replay import replay
-from kvfuzz.subjects.loading import load
+from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.run import run_cached
 from tests.subjects import models, numerics, out_of_reach
 
@@ -74,7 +74,7 @@ def test_a_clean_decoder_loses_nothing_in_any_dtype():
     assert lost_precision(factory.subject(case), case, torch.bfloat16) is None
 
 
-def test_a_hunt_tells_and_keeps_a_loss_of_precision(tmp_path):
+def test_a_hunt_reports_and_saves_a_loss_of_precision(tmp_path):
     """Shrunk, printed and replayed like any divergence."""
     hunt = fuzz(numerics.RoundsAside, seed=0, folder=tmp_path)
     text = hunt_text(hunt)
@@ -83,7 +83,7 @@ def test_a_hunt_tells_and_keeps_a_loss_of_precision(tmp_path):
     assert replay(hunt.path).verdict == hunt.failure.verdict
 
 
-def test_a_declared_rounding_is_exempt_and_has_a_bound_of_its_own():
+def test_a_declared_rounding_is_exempt_and_has_its_own_bound():
     """The noise is that of the declared dtype, and nothing but its cast is excused."""
     case = Case(CASE.tokens, CASE.schedule, dtype="float32")
     assert check(numerics.RoundsTo(), case).status == "diverged"
@@ -95,9 +95,7 @@ def test_a_declared_rounding_is_exempt_and_has_a_bound_of_its_own():
 
 @pytest.mark.parametrize("dtype", [None, "float64"])
 def test_a_declared_rounding_hides_no_other_fault(dtype):
-    """In both lanes a wrong slot still shows."""
-    from kvfuzz.subjects.loading import Options
-
+    """A wrong slot still shows, in float64 and in float32."""
     options = Options(dtype=dtype)
     assert fuzz(numerics.DeclaresWhatItRounds, examples=60, seed=0, options=options).verdict == (
         "agreed"
@@ -106,7 +104,7 @@ def test_a_declared_rounding_hides_no_other_fault(dtype):
 
 
 def test_a_declared_bound_is_what_counts():
-    """A share of the largest logit, which the subject answers for."""
+    """It is a share of the largest logit, and the subject's promise."""
 
     class Bounded(numerics.DeclaresWhatItRounds):
         cache_bound = 0.05
@@ -142,7 +140,7 @@ def test_without_a_bound_an_agreement_says_nothing():
     ],
 )
 def test_a_declaration_that_makes_no_sense_is_refused(attributes, message):
-    """With the value and what would do."""
+    """The message has the value and the allowed ones."""
     subject = models.Summing()
     vars(subject).update(attributes)
     with pytest.raises(InvalidSubject, match=message):
@@ -211,8 +209,6 @@ def test_a_hunt_of_weak_cases_is_inconclusive():
         def new_cache(self, batch):
             return super().new_cache(batch), 0
 
-    from kvfuzz.subjects.loading import Options
-
     hunt = fuzz(Loud, examples=20, seed=0, options=Options(dtype="float32"))
     assert (hunt.verdict, hunt.positions) == ("inconclusive", 0)
     assert hunt.weak == hunt.cases
@@ -220,7 +216,7 @@ def test_a_hunt_of_weak_cases_is_inconclusive():
 
 
 def test_the_cache_is_what_it_was_after_it_was_corrupted():
-    """A subject may hold on to what it calls its cache."""
+    """A subject may keep its cache and use it again."""
 
     class Holds(models.Summing):
         def cached(self, tokens, cache):
@@ -255,7 +251,7 @@ def test_weights_that_a_cache_can_reach_are_not_corrupted():
     assert torch.equal(subject.out, before[1])
 
 
-def test_a_cache_that_is_the_subjects_own_is_corrupted_in_the_lane_that_runs():
+def test_a_cache_that_the_subject_keeps_is_corrupted_in_the_dtype_that_runs():
     """In float64 it is the float64 copy that has to be touched."""
     hunt = fuzz(numerics.OwnBuffers, examples=40, seed=0)
     assert (hunt.verdict, hunt.vacuous) == ("agreed", 0)

@@ -1,14 +1,15 @@
-"""The float64 lane of a subject of one's own: promoted for the duration, nothing left behind."""
+"""Float64: float32 islands are promoted, subjects run in their twins, and nothing stays changed."""
 
 from contextlib import suppress
 
 import pytest
 import torch
+from torch.nn.functional import softmax
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import check
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.subjects.float64 import Float64Subject, Twin
+from kvfuzz.subjects.float64 import Float64Subject, Twin, promoted
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
@@ -18,8 +19,74 @@ CASE = Case(((1, 5, 9, 2, 8, 3),), (2, 1, 1, 2), dtype="float64")
 NUMERICS = "tests.subjects.numerics"
 
 
-def test_a_float32_subject_is_offered_in_both_lanes():
-    """Whoever brings a module gets the float64 lane without a line of his own."""
+def third() -> torch.Tensor:
+    return torch.ones(3, dtype=torch.float64) / 3
+
+
+@pytest.mark.parametrize(
+    "island",
+    [
+        lambda x: x.float(),
+        lambda x: x.to(torch.float32),
+        lambda x: x.to(dtype=torch.float),
+        lambda x: x.type(torch.float32),
+        lambda x: softmax(x, dim=-1, dtype=torch.float32),
+        lambda x: x.new_zeros(2, dtype=torch.float32),
+        lambda x: x.sum(dtype=torch.float32),
+        lambda x: torch.arange(len(x), dtype=torch.float32),
+    ],
+)
+def test_a_float32_island_runs_in_float64(island):
+    """However a model asks for float32, it gets float64 inside, and only there."""
+    assert island(third()).dtype == torch.float32
+    with promoted():
+        assert island(third()).dtype == torch.float64
+
+
+def test_the_digits_survive():
+    """A value that passes through an island keeps all its digits."""
+    assert not torch.equal(third().float().double(), third())
+    with promoted():
+        assert torch.equal(third().float(), third())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_left_alone(dtype):
+    """A cache that rounds to half precision is a fault, so it still rounds inside."""
+    with promoted():
+        assert third().to(dtype).dtype == dtype
+        assert not torch.equal(third().to(dtype).double(), third())
+
+
+def test_new_tensors_are_float64():
+    """A tensor made without a dtype is float64 inside, and float32 again after."""
+    with promoted():
+        assert torch.zeros(1).dtype == torch.float64
+        assert torch.tensor(0.1).item() == 0.1
+    assert torch.zeros(1).dtype == torch.float32
+
+
+def test_nothing_stays_behind_when_the_model_raises():
+    """After an exception, float32 means float32 and is the default again."""
+    with pytest.raises(ZeroDivisionError), promoted():
+        raise ZeroDivisionError
+    assert torch.get_default_dtype() == torch.float32
+    assert third().float().dtype == torch.float32
+
+
+def test_the_callers_own_default_dtype_comes_back():
+    """A default dtype that the caller had set is the one that is restored."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with promoted(), promoted():
+            assert torch.get_default_dtype() == torch.float64
+        assert torch.get_default_dtype() == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_subject_is_offered_in_its_own_dtype_and_in_float64():
+    """A subject whose weights are found also runs in float64, with no code for it."""
     assert as_factory(numerics.Preallocated).dtypes == ("float32", "float64")
     assert as_factory(numerics.InHalf).dtypes == ("bfloat16", "float64")
     assert as_factory(numerics.Preallocated()).dtypes == ("float32", "float64")
@@ -42,22 +109,22 @@ def test_islands_and_buffers_are_float64_inside():
 
 
 def test_a_clean_preallocated_cache_is_not_accused():
-    """In either lane."""
+    """In neither dtype."""
     hunt = fuzz(numerics.Preallocated, examples=60, seed=0)
     assert (hunt.verdict, hunt.bases) == ("agreed", ("measured",))
     assert hunt.worst_excess < 0.5
 
 
 def test_a_cache_that_rounds_to_bfloat16_is_caught_inside():
-    """Only float32 is promoted, or this would hide."""
+    """Only float32 is promoted; promoting bfloat16 would hide this."""
     subject = as_factory(numerics.RoundsTo).build(0, "float64", {})
     assert check(subject, CASE).excess > 1e6
 
 
 @pytest.mark.parametrize("make", [numerics.InHalf, numerics.InHalfByName])
 def test_what_a_bfloat16_model_makes_bfloat16_is_no_loss(make):
-    """In its own dtype nothing is rounded there, so nothing is in the float64 lane; a float16 cache
-    is a fault in both."""
+    """A cast to the model's own dtype rounds nothing there, so it counts as none in float64; a
+    float16 cache is a fault in both."""
     hunt = fuzz(make, examples=40, seed=0, options=Options(dtype="float64"))
     assert (hunt.verdict, hunt.worst_excess < 0.5) == ("agreed", True)
 
@@ -97,8 +164,8 @@ def test_nothing_stays_changed_when_the_subject_raises(method):
     assert torch.ones(1).float().dtype == torch.float32
 
 
-def test_the_lane_works_in_every_worker():
-    """Two processes find what one finds, in float64 too."""
+def test_float64_works_in_every_worker():
+    """Two processes find what one finds."""
     options = Options(dtype="float64")
     one, two = (
         fuzz(f"{NUMERICS}:RoundsTo", examples=100, seed=2, workers=n, options=options)
@@ -109,7 +176,7 @@ def test_the_lane_works_in_every_worker():
 
 
 def test_a_factory_that_takes_a_dtype_is_built_in_float64():
-    """Where it can draw its weights in float64 itself, it does."""
+    """It draws its weights in float64 itself, and needs no twin."""
     seen = []
 
     def build(dtype=torch.float32):
@@ -125,9 +192,9 @@ def test_a_factory_that_takes_a_dtype_is_built_in_float64():
     assert torch.float64 in seen
 
 
-def test_float64_asked_for_is_the_lane_too():
-    """`--dtype float64` and the drawn lane are the same subject: a counterexample of one replays
-    in the other."""
+def test_float64_that_is_asked_for_is_the_float64_that_is_drawn():
+    """A counterexample found with `--dtype float64` replays without it, and the other way
+    round."""
     drawn = as_factory(numerics.Preallocated).build(3, "float64", {})
     asked = as_factory(numerics.Preallocated, options=Options(dtype="float64")).build(
         3, "float64", {}
@@ -135,7 +202,7 @@ def test_float64_asked_for_is_the_lane_too():
     assert torch.equal(run_uncached(drawn, CASE.tokens), run_uncached(asked, CASE.tokens))
 
 
-def test_what_is_written_while_the_twin_runs_is_the_twins_own():
+def test_what_is_written_while_the_twin_runs_stays_with_the_twin():
     """A table made on first use is float64 there, and float32 where the subject makes its own."""
     subject = out_of_reach.LazyTable()
     case = Case(CASE.tokens, CASE.schedule)
@@ -156,7 +223,7 @@ def test_what_is_written_while_the_twin_runs_is_the_twins_own():
     "make", [out_of_reach.Slots, out_of_reach.Named, out_of_reach.HasATwinOfItsOwn]
 )
 def test_any_object_may_be_a_subject(make):
-    """Without a dictionary of attributes, or with attributes that are called as ours are."""
+    """One without `__dict__`, or one with attributes named like ours."""
     hunt = fuzz(make, examples=40, seed=0)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
 
@@ -173,15 +240,14 @@ def test_any_object_may_be_a_subject(make):
     ],
 )
 def test_a_subject_that_keeps_an_island_is_not_put_into_float64(make):
-    """Its rounding would be taken for a fault there; in its own dtype it agrees."""
+    """Its rounding would look like a fault there; in its own dtype it agrees."""
     factory = as_factory(make)
     assert "float64" not in factory.dtypes
     assert fuzz(factory, examples=40, seed=0).verdict == "agreed"
 
 
 def test_raising_in_float64_alone_is_no_divergence():
-    """A path that refuses what it was not written for is discarded there, and judged in its own
-    dtype."""
+    """A subject that refuses float64 is discarded there, and judged in its own dtype."""
 
     class Asserts(numerics.Preallocated):
         def cached(self, tokens, cache):
@@ -193,15 +259,15 @@ def test_raising_in_float64_alone_is_no_divergence():
     assert hunt.reasons[0].startswith("not in float64: the cached path raised AssertionError")
 
 
-def test_a_subject_with_a_cache_of_its_own_is_the_same_in_both_lanes():
-    """What is allocated on first use in one lane is not met in the other."""
+def test_a_subject_that_keeps_its_cache_agrees_in_both_dtypes():
+    """A buffer that one dtype allocates on first use is never seen by the other."""
     shared = out_of_reach.AllocatesOnFirstUse()
     hunt = fuzz(shared, examples=60, seed=0)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
 
 
-def test_what_is_written_into_an_object_that_held_nothing_is_taken_away_too():
-    """A subject whose weights are its class's own begins without attributes."""
+def test_attributes_that_the_twin_adds_to_an_empty_object_are_removed():
+    """A subject whose weights belong to its class has no attributes at first."""
 
     class Bare:
         vocab_size, max_length = 11, None
