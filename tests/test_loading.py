@@ -7,6 +7,8 @@ import torch
 
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
+from kvfuzz.search.calibrate import calibrate
+from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.loading import Options, as_factory, load
 from tests.subjects import models
 
@@ -157,3 +159,12 @@ def test_a_fixed_setting_keeps_out_the_choices_that_do_not_fit_it():
     assert "kv_heads" not in factory.choices
     factory = load("zoo", Options(config={"kv_heads": 2}))
     assert factory.choices["heads"] == (2, 4)
+
+
+def test_the_factory_alone_checks_a_subject(monkeypatch):
+    """Neither a hunt, nor the locator, nor a calibration checks its product again."""
+    for module in ("kvfuzz.oracle.agreement", "kvfuzz.search.judge"):
+        monkeypatch.setattr(f"{module}.require_protocol", lambda *_: pytest.fail("checked again"))
+    hunt = fuzz(models.ForgetsOnDecode, seed=0)
+    assert (hunt.verdict, hunt.explanation is not None) == ("diverged", True)
+    assert calibrate("tests.subjects.models:Summing", examples=10, seed=0).lanes

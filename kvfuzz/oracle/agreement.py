@@ -23,7 +23,7 @@ from kvfuzz.oracle.reference import (
 from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
-from kvfuzz.subjects.precision import rounded_to
+from kvfuzz.subjects.precision import record_casts
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
 
@@ -190,7 +190,7 @@ def _recheck_islands(
         return verdict, expected
     try:
         rows = layout(case).sequences
-        islands = [target for _, target in rounded_to(lambda: run_uncached(subject, rows))]
+        islands = [target for _, target in record_casts(lambda: run_uncached(subject, rows))]
         if coarsest(before.dtype, *islands) == before.dtype:
             return verdict, expected
         whole = run_uncached(subject, rows)

@@ -19,7 +19,7 @@ from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.dtypes import dtype_name
 from kvfuzz.subjects.float64 import Twin, signs, weights_of
-from kvfuzz.subjects.precision import _coarser, rounded_to
+from kvfuzz.subjects.precision import is_coarser, record_casts
 from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import CachedPathRaised, run_cached, run_uncached
 from kvfuzz.subjects.tensors import floating_tensors
@@ -40,14 +40,14 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     """
     first = case.up_to_call(MOST_STEPS)
     try:
-        uncached = rounded_to(lambda: run_uncached(subject, layout(first).sequences))
-        cached = rounded_to(lambda: run_cached(subject, first))
+        uncached = record_casts(lambda: run_uncached(subject, layout(first).sequences))
+        cached = record_casts(lambda: run_cached(subject, first))
     except Exception:
         return None  # a subject that cannot be watched is judged by its logits alone
     exempt = cache_dtype(subject)
     for (source, target), operation in cached.items():
-        declared = exempt is not None and not _coarser(target, exempt)
-        if not declared and (source, target) not in uncached and _coarser(target, computed):
+        declared = exempt is not None and not is_coarser(target, exempt)
+        if not declared and (source, target) not in uncached and is_coarser(target, computed):
             return (
                 f"the cached path rounds {dtype_name(source)} to {dtype_name(target)} "
                 f"({operation}), which the uncached path never does"

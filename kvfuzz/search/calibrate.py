@@ -11,7 +11,7 @@ from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
-from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.agreement import check_agreement
 from kvfuzz.search.rounds import draw_cases, fresh_seed
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.calibration import COMFORTABLE, LEEWAYS, Calibration, Lane, leeway_for, read
@@ -102,7 +102,7 @@ def _measure(
     worst: tuple[float, Case, Verdict] | None = None
     positions = weak_positions = read = 0
     for number, case in enumerate(draw_cases(space, seed, examples)):
-        verdict = check(factory.subject(case), case, factory.name, probe=False)
+        verdict = check_agreement(factory.subject(case), case, factory.name, probe=False)
         if verdict.diverged and (dtype == "float64" or verdict.first is None):
             raise Diverges(
                 f"{factory.name} diverges in {dtype}; only a correct subject can be calibrated: "

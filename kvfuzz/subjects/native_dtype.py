@@ -12,7 +12,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
 from kvfuzz.subjects.float64 import Float64Subject, perturbing, twin_of, weights_of
-from kvfuzz.subjects.precision import rounded_to
+from kvfuzz.subjects.precision import record_casts
 from kvfuzz.subjects.protocol import device_of, require_protocol
 from kvfuzz.subjects.run import run_cached, run_uncached, seeded
 
@@ -66,7 +66,7 @@ def computes_in_float64(subject: Any) -> bool:
     with seeded(0):
         uncached = run_uncached(subject, case.tokens)
         cached = run_cached(subject, case)
-        casts = rounded_to(lambda: watched.append(run_cached(subject, case)))
+        casts = record_casts(lambda: watched.append(run_cached(subject, case)))
         twin = twin_of(subject)
         responses = []
         with twin.running(), perturbing(twin.weights) as perturb:

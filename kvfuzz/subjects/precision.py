@@ -15,7 +15,7 @@ from kvfuzz.subjects.dtypes import ROUNDOFF
 _MOST = 1e30
 
 
-def rounded_to(action: Callable[[], object]) -> dict[tuple[torch.dtype, torch.dtype], str]:
+def record_casts(action: Callable[[], object]) -> dict[tuple[torch.dtype, torch.dtype], str]:
     """Runs `action`; returns the casts in it that lost precision, as {(from, to): operation}."""
     losses = _Losses()
     with losses:
@@ -47,7 +47,7 @@ class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Cheap tests first: most copies keep their dtype.
             if isinstance(given, Tensor) and given.dtype in ROUNDOFF:
                 for source in _tensors((*args, *(kwargs or {}).values())):
-                    if _coarser(given.dtype, source.dtype) and _changed(source, given):
+                    if is_coarser(given.dtype, source.dtype) and _changed(source, given):
                         self.found.setdefault((source.dtype, given.dtype), str(func))
         return result
 
@@ -63,7 +63,8 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(argument)
 
 
-def _coarser(target: torch.dtype, source: torch.dtype) -> bool:
+def is_coarser(target: torch.dtype, source: torch.dtype) -> bool:
+    """Whether `target` rounds more than `source`; false for a `source` that holds no floats."""
     return ROUNDOFF[target] > ROUNDOFF.get(source, torch.inf)
 
 

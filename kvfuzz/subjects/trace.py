@@ -69,5 +69,5 @@ class Note(Protocol):
     def __call__(self, kind: str, layer: int | None, *states: Tensor) -> None: ...
 
 
-def unnoticed(kind: str, layer: int | None, *states: Tensor) -> None:
+def ignore_note(kind: str, layer: int | None, *states: Tensor) -> None:
     """Drops the states: the note of a run that nobody traces."""

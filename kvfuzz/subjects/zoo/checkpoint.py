@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.subjects.trace import unnoticed
+from kvfuzz.subjects.trace import ignore_note
 from kvfuzz.subjects.zoo import uncached
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
@@ -129,7 +129,7 @@ def _gradient(flat: Tensor, jitter: Tensor, corpus: Tensor, smoothing: float) ->
 
 def _loss(parameters: Parameters, corpus: Tensor, smoothing: float = 0.0) -> Tensor:
     """Nats per predicted token of `corpus` [patterns, max_length + 1]."""
-    logits = uncached.logits(CONFIG, parameters.weights(), corpus[:, :-1], unnoticed)
+    logits = uncached.logits(CONFIG, parameters.weights(), corpus[:, :-1], ignore_note)
     return F.cross_entropy(logits.flatten(0, 1), corpus[:, 1:].flatten(), label_smoothing=smoothing)
 
 

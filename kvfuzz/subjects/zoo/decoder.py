@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.subjects.float64 import signs
-from kvfuzz.subjects.trace import Note, unnoticed
+from kvfuzz.subjects.trace import Note, ignore_note
 from kvfuzz.subjects.zoo import cached, operations, uncached
 from kvfuzz.subjects.zoo.cache import Cache, empty
 from kvfuzz.subjects.zoo.config import DecoderConfig
@@ -44,7 +44,7 @@ class Decoder:
         self.windows = self.config.windows
         self.cache_dtype = "int8" if self.config.cache == "int8" else None
         self.cache_bound = _cache_bound(self.config)
-        self._note: Note = unnoticed
+        self._note: Note = ignore_note
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +105,7 @@ class Decoder:
         flat = self.model.flat.detach().double()
         moved = _moves(len(flat), tuple(draws)).to(flat.device)
         sets = torch.addcmul(flat, flat, moved, value=size)
-        return uncached.logits(self.config, views(self.config, sets), tokens, unnoticed)
+        return uncached.logits(self.config, views(self.config, sets), tokens, ignore_note)
 
     @contextmanager
     def trace(self, note: Note) -> Iterator[None]:
