@@ -199,7 +199,7 @@ SILENT_FAULTS = {
         step=1, position=0, site="1.cache",
         cause="layer index",
     ),
-    "layer beside another": SilentFault(
+    "layer next to another": SilentFault(
         subject=decoder(mixer=faulty_decoders.WritesToTheNextLayer, net=decoders.SideBySideNet),
         function=decoders.Grouped.shared,
         step=1, position=0, site="1.cache",
@@ -266,16 +266,16 @@ def test_the_partner_is_the_line_of_the_other_path():
 
 
 def test_the_evidence_tells_what_agrees():
-    """Of a fault in attention alone, positions, masks, keys and values are not to blame."""
-    told = kvfuzz.locate(decoder(mixer=faulty_decoders.SharpensLater), PLAIN).evidence
-    assert set(told) >= {
+    """A fault inside attention leaves positions, masks, keys and values right."""
+    evidence = kvfuzz.locate(decoder(mixer=faulty_decoders.SharpensLater), PLAIN).evidence
+    assert set(evidence) >= {
         "masks agree",
         "keys and values of earlier positions agree",
         "keys and values of the new tokens agree",
     }
-    assert all(sentence.endswith(" agree") for sentence in told)
-    told = kvfuzz.locate(decoder(net=faulty_decoders.PositionTooFar), PLAIN).evidence
-    assert {"positions differ", "masks agree"} <= set(told)
+    assert all(sentence.endswith(" agree") for sentence in evidence)
+    evidence = kvfuzz.locate(decoder(net=faulty_decoders.PositionTooFar), PLAIN).evidence
+    assert {"positions differ", "masks agree"} <= set(evidence)
 
 
 def test_the_first_divergence_is_on_the_map():

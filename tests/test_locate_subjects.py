@@ -228,7 +228,7 @@ class CountsThenRaises(Raises):
 
 
 def test_what_differs_as_it_should_is_not_blamed_for_an_error():
-    """The numbers of a chunk begin at nought in it, and nothing wrong was made from them."""
+    """The positions of a chunk start at zero there, and nothing wrong was made from them."""
     found = kvfuzz.locate(decoder(mixer=CountsThenRaises), PLAIN)
     assert found.first is None
     assert found.notes[0].endswith(': raise RuntimeError("no")')

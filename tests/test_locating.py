@@ -162,7 +162,7 @@ def test_sites_sort_into_the_source_texts_order():
     assert [str(s) for s in sorted(map(Site.parse, shuffled), key=lambda s: s.order)] == expected
 
 
-def test_layers_count_from_nought_in_json_and_from_one_in_prose():
+def test_layers_count_from_zero_in_json_and_from_one_in_prose():
     """One site, two ways to say it."""
     assert str(Site("cache", 0)) == "0.cache"
     assert Site("cache", 0).prose == "appended cache of layer 1"

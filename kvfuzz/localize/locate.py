@@ -4,7 +4,7 @@ A case is located by states, by operations or by logits, in this order:
 
 1. By the states that the subject itself reports, if it has a `trace`.
 2. By every operation of the subject, recorded and compared with a run over the whole prefix.
-3. By the logits alone, where nothing else is visible: these give only the step and the position.
+3. By the logits, where nothing else is visible: these give only the step and the position.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TerminalMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self._table(options.max_width)
         if table is None:
-            yield Text("no map of differences: the subject does not report its states")
+            yield Text("no map of differences: no state could be compared")
             return
         headings = _headings_width(table)
         room = 2 if headings + 2 * table.width <= options.max_width else 1

@@ -1,6 +1,6 @@
 """The promise of a fuzzer: this fault is found within so many cases, and shrinks to exactly this.
 
-The tokens shrink to noughts, the model to the source text's, and the schedule to the story of the
+The tokens shrink to zeros, the model to the source text's, and the schedule to the story of the
 bug.
 """
 
@@ -68,7 +68,7 @@ PROGRAMS = {
 @pytest.mark.parametrize(("mutant_id", "program"), PROGRAMS.items())
 def test_a_fault_of_an_operation_shrinks_to_its_program(mutant_id, program, seed):
     """With the fewest steps and tokens, on the plainest decoder that has the fault; tokens of
-    nought and one, in two rows at most."""
+    zero and one, in two rows at most."""
     hunt = fuzz(f"mutant:{mutant_id}", seed=seed)
     assert hunt.cases <= 50
     case = hunt.failure.case

@@ -65,7 +65,7 @@ def page(location, replay="kvfuzz replay x.json"):
 
 @pytest.mark.parametrize("name", LOCATIONS)
 def test_every_page_is_well_formed_and_alone(name):
-    """Every tag is closed, nothing is loaded, and the browser is told to load nothing."""
+    """Every tag is closed, nothing is loaded, and the browser may load nothing."""
     text = page(LOCATIONS[name])
     assert Page(text).faults == []
     assert loads(text) == []
@@ -75,10 +75,10 @@ def test_every_page_is_well_formed_and_alone(name):
     assert text == page(LOCATIONS[name])
 
 
-def test_the_page_tells_all_that_is_known():
-    """What, where, what to look at, why, what is like it, and how to see it again."""
+def test_the_page_shows_all_that_is_known():
+    """What differs, where, what to look at first, why, and the command that replays it."""
     text = Page(page(FULL)).text
-    for told in (
+    for words in (
         "The paths first differ at the attention of layer 1.",
         "step 2 of 4 (decode), row 1, position 2 (the third token), channel 17",
         "model/attention.py:92",
@@ -105,7 +105,7 @@ def test_the_page_tells_all_that_is_known():
         "seed 5, float32, window 4",
         "kvfuzz replay x.json",
     ):
-        assert told in text
+        assert words in text
 
 
 def test_the_map_marks_the_first_divergence():
@@ -117,7 +117,7 @@ def test_the_map_marks_the_first_divergence():
 
 
 def test_a_state_without_a_place_has_none_printed():
-    """What stands for none is not shown as -1."""
+    """A missing row or position is -1 in the data, and not shown."""
     first = replace(FIRST, row=-1, position=-1, channel=-1)
     text = Page(page(replace(FULL, first=first, cells=()))).text
     assert "step 2 of 4 (decode)" in text
@@ -125,7 +125,7 @@ def test_a_state_without_a_place_has_none_printed():
     assert "row -1" not in text
 
 
-def test_missing_positions_are_told_in_words():
+def test_missing_positions_are_put_in_words():
     """No infinity is called a difference."""
     text = Page(page(LOCATIONS["missing"])).text
     assert "it holds 2 of 3" in text
@@ -209,7 +209,7 @@ def test_colours_can_be_read_in_light_and_dark():
 
 
 def test_equal_steps_are_told_once():
-    """Many decode steps are told in a few words."""
+    """Many decode steps take a few words."""
     assert steps_in_words(Case((tuple(range(9)),), (3, 1, 1, 4))) == (
         "prefill 3, 2 x decode 1, extend 4"
     )

@@ -108,7 +108,7 @@ def test_every_place_has_its_own_cell_where_there_is_room():
 
 
 def test_steps_that_only_change_the_cache_are_drawn():
-    """A crop and a reordering have columns, held by the cache alone."""
+    """A crop and a reordering have columns, in the rows of the cache only."""
     cells = differing(agreeing(OPERATIONS), (3, "1.cache", 1))
     table = difference_table(cells, OPERATIONS, None)
     assert [head.kind for head in table.heads] == ["prefill", "decode", "crop", "reorder", "decode"]
@@ -181,7 +181,7 @@ def test_the_map_of_a_file_is_the_map_of_the_values(excess):
 
 
 def test_a_place_without_a_position_is_drawn():
-    """It stands at position -1, which is no number to print."""
+    """Its position is -1, which is not printed."""
     case = Case(((1, 2),), (2,))
     table = difference_table([SiteDifference(0, "0.cache", -1, 9.0)], case, None)
     assert str(table.heads[0].columns[0]) == "-"
@@ -237,7 +237,7 @@ def test_one_fault_in_a_large_map_is_seen():
 
 
 def test_earlier_positions_are_joined_before_computed_ones():
-    """The steps that compute one position still show it alone."""
+    """The steps that compute one position still show it in a cell of its own."""
     cells = agreeing(LARGE)
     table = difference_table(cells, LARGE, None)
     assert [len(head.columns) for head in table.heads] == [96, 2, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""Events of two runs: which are the same, by how much they differ, and which is to blame."""
+"""Events of two runs: which correspond, by how much they differ, and which is to blame."""
 
 import math
 
@@ -88,7 +88,7 @@ def test_what_stands_for_infinity_is_infinity(found, right, difference):
 
 
 def test_neighbours_that_stand_for_infinity_are_the_same():
-    """The next float64 after 2e30 is as infinite; numbers that are only large are told apart."""
+    """The next float64 after 2e30 is as infinite; numbers that are only large are distinguished."""
     right = torch.tensor([2e30, 2.0**96], dtype=torch.float64)
     found = torch.tensor([math.nextafter(2e30, INF), 2.0**97], dtype=torch.float64)
     assert abs_difference(found, right).tolist() == [0, 2.0**96]
@@ -106,7 +106,7 @@ def test_integers_differ_or_do_not():
 
 
 def test_what_is_allowed_is_of_the_scale_of_what_is_ordinary():
-    """A number that stands for "never" does not set it."""
+    """A number that means "never", as in a mask, does not set it."""
     values = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
     never = torch.cat((values, torch.tensor([-1e9, -INF, 3e38], dtype=torch.float64)))
     assert scale_of(values) == 3
@@ -183,7 +183,7 @@ def blamed(found):
 
 
 def test_a_right_operation_is_not_blamed():
-    """The search stops at what is right: the operation of the fault alone is left."""
+    """The search stops at what is right: only the operation of the fault is left."""
     found = inner(decoder(mixer=faulty_decoders.SharpensLater))
     first, event = blamed(found)
     assert first.event.module == "layers.1.mixer"

@@ -62,10 +62,10 @@ def hooks():
 def test_each_operation_has_its_module_and_line():
     """In order, with the result of each module after what it is made of."""
     found, _ = run_recorded(Outer(), torch.ones(2, 3))
-    told = [(e.operation, e.module) for e in found.events]
+    found_in = [(e.operation, e.module) for e in found.events]
     inner = [("mul", "blocks.0"), ("add", "blocks.0"), (OUTPUT, "blocks.0")]
     other = [(name, "blocks.1") for name, _ in inner]
-    assert told == [*inner, *inner, *other, (OUTPUT, "<Outer>")]
+    assert found_in == [*inner, *inner, *other, (OUTPUT, "<Outer>")]
     first = Inner.forward.__code__.co_firstlineno
     assert [e.place[1] - first for e in found.events[:2]] == [1, 2]
     assert found.line_of(found.events[0]).text == "y = x * self.weight"
@@ -116,7 +116,7 @@ def test_a_tensor_of_the_subject_is_a_weight():
 
 
 def test_what_is_written_in_place_is_what_later_views_come_from():
-    """Slices, indices, augmented assignment, `out`, and functions told to work in place."""
+    """Slices, indices, augmented assignment, `out`, and functions with an `inplace` option."""
 
     def run(x):
         room = torch.zeros(4, 3)

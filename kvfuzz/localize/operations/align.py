@@ -6,7 +6,7 @@ tells its axes: one of size `length` there and `fed` here holds the *new* tokens
 `length` there and `slots` here holds *all* of them, like a cache or the columns of a mask. Every
 other axis must have the same size in both.
 
-`align` cuts both states into corresponding pieces. The cuts depend on the shapes alone, so they are
+`align` cuts both states into corresponding pieces. The cuts depend only on the shapes, so they are
 planned once for each pair of shapes.
 """
 
@@ -228,16 +228,7 @@ def _plan_cut(
     for axis, role in enumerate(roles):
         if not role:
             continue
-        own, other = (
-            (group.new, group.new_positions)
-            if role == "new"
-            else (group.slots, group.slot_positions)
-        )
-        if role == "last":
-            # A window has dropped the first slots, so what is left starts at slot `first`.
-            first = group.slots[-1] + 1 - found[axis] if group.slots else 0
-            pairs = [(m - first, t) for m, t in zip(own, other, strict=True) if m >= first]
-            own, other = tuple(m for m, _ in pairs), tuple(t for _, t in pairs)
+        own, other = _tokens_along(role, group, found[axis])
         held[axis] = len(own)
         mine += _taken(axis, own, found[axis])
         theirs += _taken(axis, other, right[axis])
@@ -257,6 +248,24 @@ def _plan_cut(
         rows,
         new is not None,
         every is not None,
+    )
+
+
+def _tokens_along(
+    role: str, group: RowTokens, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns which entries of an axis with that `role` and `size` hold text, and their
+    positions."""
+    if role == "new":
+        return group.new, group.new_positions
+    if role == "all" or not group.slots:
+        return group.slots, group.slot_positions
+    # A window has dropped the first slots: what is left begins at slot `first`.
+    first = group.slots[-1] + 1 - size
+    kept = [at for at, slot in enumerate(group.slots) if slot >= first]
+    return (
+        tuple(group.slots[at] - first for at in kept),
+        tuple(group.slot_positions[at] for at in kept),
     )
 
 

@@ -51,7 +51,8 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What stands at an anchor `becomes` other text of one line, so that no line moves."""
+    """Replaces the text at an anchor by what it `becomes`, within one line, so that no line
+    moves."""
 
     anchor: Anchor
     becomes: str

@@ -1,4 +1,4 @@
-"""The table of faults, from all the modules beside this one."""
+"""The table of all injected faults."""
 
 from tests.quality.injected.fault import ARCHITECTURES, Fault
 from tests.quality.injected.faults_attention import ALIBI, GPT2, NEOX, WINDOWED
