@@ -14,13 +14,13 @@ from rich.console import Console
 from kvfuzz.audit.audit import BOUNDARY, audit, schedules
 from kvfuzz.audit.findings import largest
 from kvfuzz.audit.report import render
-from kvfuzz.audit.sabotage import INTERVENTIONS, intervene
+from kvfuzz.audit.sabotage import SABOTAGES, sabotage
 from kvfuzz.case.files import to_json_text
 from kvfuzz.errors import Inconclusive
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.zoo.checkpoint import MAX_LOSS, PATTERNS, train
 
-PLACEBO = replace(INTERVENTIONS[0], name="placebo", fault=lambda real: real)
+PLACEBO = replace(SABOTAGES[0], name="placebo", fault=lambda real: real)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_cache_has_the_source_texts_shapes_and_bytes(result):
 
 def test_both_deliberate_failures_are_caught_and_named(result):
     """A wrong position begins at the position record, a wrong layer's cache at that cache."""
-    position, layer = result.interventions
+    position, layer = result.sabotages
     assert (position.name, position.caught) == ("wrong-position", True)
     assert (position.first_site, position.position) == ("position", 2)
     assert (layer.name, layer.caught, layer.first_site) == ("wrong-layer", True, "1.cache")
@@ -115,7 +115,7 @@ def test_both_deliberate_failures_are_caught_and_named(result):
 
 def test_a_mismatch_from_the_third_position_on_says_where_to_look_first(result):
     """The source text's question: lengths 1 and 2 agree and 3 differs; the answer is its own."""
-    item = result.interventions[0]
+    item = result.sabotages[0]
     first, second, third, _ = item.by_prefix
     assert max(first, second) <= 2e-6
     assert third > 0.1
@@ -134,9 +134,9 @@ def test_generation_is_the_same_with_and_without_the_cache(result):
         assert (item.prompt + item.cached) == pattern * 3
 
 
-def test_a_do_nothing_intervention_is_not_caught(checkpoint):
+def test_a_do_nothing_sabotage_is_not_caught(checkpoint):
     """The control: the checker finds the faults, not the act of putting them in."""
-    item = intervene(checkpoint.decoder, PLACEBO, PATTERNS, BOUNDARY)
+    item = sabotage(checkpoint.decoder, PLACEBO, PATTERNS, BOUNDARY)
     assert (item.caught, item.first_site, item.advice) == (False, None, None)
     assert item.problem.startswith("placebo was not caught: it changes logits by ")
 
@@ -186,17 +186,17 @@ def test_a_fault_past_the_patterns_shows_in_generation_alone(checkpoint):
     assert not result.to_json()["generation"]["identical"]
 
 
-def test_an_intervention_that_is_not_caught_fails_the_audit(checkpoint):
+def test_a_sabotage_that_is_not_caught_fails_the_audit(checkpoint):
     """A checker that sees nothing is not a checker."""
-    result = audit(checkpoint=checkpoint, interventions=[PLACEBO])
+    result = audit(checkpoint=checkpoint, sabotages=[PLACEBO])
     assert result.verdict == "diverged"
     assert result.problems[0].startswith("placebo was not caught")
 
 
-def test_an_intervention_blamed_on_another_site_fails_the_audit(checkpoint):
+def test_a_sabotage_blamed_on_another_site_fails_the_audit(checkpoint):
     """Caught is not enough: the first state that differs is known."""
-    elsewhere = replace(INTERVENTIONS[0], expected="final_norm")
-    result = audit(checkpoint=checkpoint, interventions=[elsewhere])
+    elsewhere = replace(SABOTAGES[0], expected="final_norm")
+    result = audit(checkpoint=checkpoint, sabotages=[elsewhere])
     assert result.problems == ("wrong-position begins at final_norm, but position was named",)
 
 
@@ -218,7 +218,7 @@ def test_logits_that_are_nan_are_inconclusive(checkpoint):
 
 def test_an_audit_without_deliberate_failures_is_inconclusive(checkpoint):
     """Nothing has shown then that the checker can fail."""
-    assert audit(checkpoint=checkpoint, interventions=[]).verdict == "inconclusive"
+    assert audit(checkpoint=checkpoint, sabotages=[]).verdict == "inconclusive"
 
 
 def test_two_audits_give_equal_json_and_leave_torch_as_it_was(result):

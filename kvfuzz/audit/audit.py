@@ -1,5 +1,5 @@
-"""The audit of the trained checkpoint: every prefix of every pattern, deliberate failures, the
-memory of the cache, and generation, each with the cache and without it."""
+"""The audit of the trained checkpoint: compares cached and uncached logits on every prefix of every
+pattern, sabotages the cache, measures its memory, and compares generation."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch import Tensor
 from kvfuzz.audit.findings import Audit, AuditRow, Generation, largest
 from kvfuzz.audit.generate import Sampling, generate_cached, generate_uncached
 from kvfuzz.audit.sabotage import (
-    INTERVENTIONS,
-    Deliberate,
+    SABOTAGES,
     Pattern,
-    intervene,
+    Sabotage,
     one_by_one,
     position_differences,
+    sabotage,
 )
 from kvfuzz.errors import one_line
 from kvfuzz.subjects.injection import FaultyCache
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, run_cached
 
-# The frozen boundary of the source text for float32. It belongs to this checkpoint and this
-# corpus alone: other decoders round otherwise, see kvfuzz.oracle.tolerance.
+# The float32 boundary of the source text. It holds for this checkpoint and corpus only; other
+# decoders round differently: see kvfuzz.oracle.tolerance.
 BOUNDARY = 1e-5
 
-PROMPT = 2  # tokens of each pattern that generation starts from: they name the pattern
+PROMPT = 2  # tokens of each pattern that generation starts from: they identify the pattern
 SAMPLING = Sampling(temperature=2.0, top_k=4, seed=0)
 
 # By name: the zoo imports kvfuzz, and kvfuzz imports no zoo.
@@ -42,15 +42,15 @@ def audit(
     *,
     checkpoint: Any = None,
     wrap: Callable[[Subject], Subject] | None = None,
-    interventions: Sequence[Deliberate] = INTERVENTIONS,
+    sabotages: Sequence[Sabotage] = SABOTAGES,
     tolerance: float = BOUNDARY,
 ) -> Audit:
-    """Audit the trained checkpoint on one torch thread.
+    """Audits the trained checkpoint on one torch thread.
 
-    `checkpoint` is what `kvfuzz.subjects.zoo.checkpoint.train` returns, by default trained anew;
-    `wrap` replaces its decoder by another subject that keeps the same cache, so that each check of
-    the audit can be shown to fail. Two audits on one build give equal results. Raises
-    InvalidSubject if the training does not reach its bound.
+    `checkpoint` is a result of `kvfuzz.subjects.zoo.checkpoint.train` (default: trains one). `wrap`
+    replaces its decoder by another subject with the same cache, so that tests can make each check
+    fail. The result is the same each time on one build of torch. Raises InvalidSubject if the
+    training does not reach its bound.
     """
     zoo = importlib.import_module(CHECKPOINT)
     with zoo.one_thread():
@@ -60,9 +60,8 @@ def audit(
         return Audit(
             tolerance=tolerance,
             rows=tuple(_row(subject, p, length) for length in lengths for p in zoo.PATTERNS),
-            interventions=tuple(
-                intervene(subject, deliberate, zoo.PATTERNS, tolerance)
-                for deliberate in interventions
+            sabotages=tuple(
+                sabotage(subject, known, zoo.PATTERNS, tolerance) for known in sabotages
             ),
             generations=tuple(
                 _generation(subject, pattern[:PROMPT], sampling)
@@ -77,7 +76,7 @@ def audit(
 
 
 def schedules(length: int) -> Iterator[tuple[int, ...]]:
-    """Every way to feed `length` tokens in chunks, the one that feeds them singly first."""
+    """Yields every way to feed `length` tokens in chunks, first one token per step."""
     if length == 0:
         yield ()
     for first in range(1, length + 1):
@@ -85,8 +84,8 @@ def schedules(length: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-class _Watched:
-    """`subject`, with the cache of its last step kept in sight."""
+class _CacheRecorder:
+    """`subject`, which also remembers the cache of its last step."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -124,22 +123,22 @@ def _row(subject: Any, pattern: Pattern, prefix: int) -> AuditRow:
 
 
 def _cache_tensors(subject: Subject, tokens: Pattern) -> list[Tensor]:
-    """The K and V tensors of every layer after sequential execution over `tokens`, or for as long
-    as the cached path did not raise."""
-    watched = _Watched(subject)
+    """Returns the K and V tensors of every layer after feeding `tokens` one by one; none if the
+    cached path raises."""
+    recorder = _CacheRecorder(subject)
     case = one_by_one(tokens)
     try:
-        run_cached(watched, case)
+        run_cached(recorder, case)
     except CachedPathRaised:
         return []
-    cache = watched.cache
+    cache = recorder.cache
     while isinstance(cache, FaultyCache):
         cache = cache.inner
     return [*cache.keys, *cache.values]
 
 
 def _generation(subject: Subject, prompt: Pattern, sampling: Sampling | None) -> Generation:
-    """Generate as far as the last trained position, on both paths."""
+    """Generates up to the last trained position, on both paths."""
     assert subject.max_length is not None
     count = subject.max_length - len(prompt)
     uncached = generate_uncached(subject, prompt, count, sampling)

@@ -1,4 +1,4 @@
-"""What the audit found, as plain data."""
+"""The findings of the audit, as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvfuzz.audit.generate import Sampling
-from kvfuzz.audit.sabotage import Intervention, Pattern
+from kvfuzz.audit.sabotage import Pattern, Sabotaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class AuditRow:
 
     `max_abs_diff` is the largest |uncached - cached| logit over all positions of sequential cached
     execution, `last_abs_diff` that of the final row alone, and `any_schedule_abs_diff` the largest
-    over every way to cut the prefix into chunks. `cache_shape` is measured on the K and V tensors
-    of all layers: the shape they share, or the first that is not `expected_shape`. Bytes are those
-    of the tensors' storages, and by formula.
+    over every way to cut the prefix into chunks. `cache_shape` is the shape of the K and V tensors
+    of all layers, or the first shape that is not `expected_shape`. `cache_bytes` is the size of
+    their storages, `expected_bytes` the size by formula.
     """
 
     pattern: Pattern
@@ -34,17 +34,17 @@ class AuditRow:
 
     @property
     def largest(self) -> float:
-        """The largest difference of this row; NaN if nothing could be compared."""
+        """Returns the largest difference of this row; NaN if nothing could be compared."""
         return largest((self.max_abs_diff, self.last_abs_diff, self.any_schedule_abs_diff))
 
     def verdict(self, tolerance: float) -> str:
-        """`diverged`, `inconclusive` where nothing could be compared, or `agreed`."""
+        """Returns `diverged`, `inconclusive` if nothing could be compared, or `agreed`."""
         if any(self.problems(tolerance)):
             return "diverged"
         return "inconclusive" if math.isnan(self.largest) else "agreed"
 
     def problems(self, tolerance: float) -> Iterator[str]:
-        """What is wrong with this row, a line each."""
+        """Yields what is wrong with this row, a line each."""
         where = f"prefix {self.prefix} of pattern {spaced(self.pattern)}"
         if self.largest > tolerance:
             yield f"{where}: difference {self.largest:.4g} is above the boundary {tolerance:g}"
@@ -56,7 +56,7 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The tokens that follow `prompt`, with the cache and without it; greedy where `sampling` is
+    """The tokens generated after `prompt`, with the cache and without it; greedily if `sampling` is
     None. `error` is what the cached path raised."""
 
     prompt: Pattern
@@ -86,12 +86,12 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """All that the audit found. `loss` and `max_loss` are in nats per token; `recipe` is how the
-    checkpoint was trained, and `torch` the build it was trained and judged on."""
+    """The result of an audit. `loss` and `max_loss` are in nats per token; `recipe` is how the
+    checkpoint was trained, and `torch` the release that it was trained and audited with."""
 
     tolerance: float
     rows: tuple[AuditRow, ...]
-    interventions: tuple[Intervention, ...]
+    sabotages: tuple[Sabotaged, ...]
     generations: tuple[Generation, ...]
     loss: float
     max_loss: float
@@ -105,19 +105,19 @@ class Audit:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the verdict is `diverged`, a line each."""
+        """Returns why the verdict is `diverged`, a line each."""
         rows = [problem for row in self.rows for problem in row.problems(self.tolerance)]
-        others = [item.problem for item in self.interventions]
+        others = [item.problem for item in self.sabotages]
         others += [item.problem for item in self.generations]
         return (*rows, *(problem for problem in others if problem))
 
     @property
     def verdict(self) -> str:
-        """`diverged` if anything is wrong; else `inconclusive` if a row, or all of a kind of
-        check, could not be compared; else `agreed`."""
+        """Returns `diverged` if anything is wrong; else `inconclusive` if a row could not be
+        compared or a kind of check is missing; else `agreed`."""
         if self.problems:
             return "diverged"
-        complete = self.rows and self.interventions and self.generations
+        complete = self.rows and self.sabotages and self.generations
         agreed = all(row.verdict(self.tolerance) == "agreed" for row in self.rows)
         return "agreed" if complete and agreed else "inconclusive"
 
@@ -129,7 +129,7 @@ class Audit:
             "tolerance": self.tolerance,
             "max_abs_diff": self.max_abs_diff,
             "rows": [{**asdict(row), "verdict": row.verdict(self.tolerance)} for row in self.rows],
-            "interventions": [item.to_json() for item in self.interventions],
+            "interventions": [item.to_json() for item in self.sabotages],
             "cache_bytes": {
                 "prefix": longest.prefix,
                 "measured": longest.cache_bytes,
@@ -145,7 +145,7 @@ class Audit:
 
 
 def largest(differences: Iterable[float]) -> float:
-    """The largest of `differences`; NaN, where nothing could be compared, only gives way to inf."""
+    """Returns the largest of `differences`: inf if there is one, else NaN if there is one."""
     values = list(differences)
     known = [value for value in values if not math.isnan(value)]
     undefined = len(known) < len(values) and math.inf not in known

@@ -1,7 +1,7 @@
-"""Generate tokens from a subject, with its cache and without it.
+"""Generates tokens from a subject, with its cache and without it.
 
-Both paths choose by the same rule, `next_token`, each from logits of its own. A sampled run draws
-from a private generator, so that two runs of the same seed meet the same random numbers.
+Both paths choose by `next_token`, each from its own logits. A sampled run draws from a private
+generator, so that two runs with the same seed get the same random numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Predict = Callable[[list[int]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Draw from the `top_k` likeliest tokens at `temperature`, by a generator seeded with `seed`.
+    """Draws from the `top_k` likeliest tokens at `temperature`, by a generator seeded with `seed`.
 
     Raises UsageError for a temperature that is not positive and for a `top_k` below 1.
     """
@@ -45,8 +45,8 @@ class Sampling:
 def generate_cached(
     subject: Subject, prompt: Sequence[int], count: int, sampling: Sampling | None = None
 ) -> tuple[int, ...]:
-    """`count` tokens after `prompt`, greedy or by `sampling`: the prompt prefills one cache, then
-    each chosen token is decoded alone. Raises UsageError if they do not fit the subject."""
+    """Generates `count` tokens after `prompt`, greedily or by `sampling`: prefills a cache with the
+    prompt, then decodes each chosen token. Raises UsageError if they do not fit the subject."""
     _check(subject, prompt, count, sampling)
     cache = subject.new_cache(1)
 
@@ -61,8 +61,8 @@ def generate_cached(
 def generate_uncached(
     subject: Subject, prompt: Sequence[int], count: int, sampling: Sampling | None = None
 ) -> tuple[int, ...]:
-    """`count` tokens after `prompt`, greedy or by `sampling`: every token is chosen after a run
-    over all tokens so far. Raises UsageError if they do not fit the subject."""
+    """Generates `count` tokens after `prompt`, greedily or by `sampling`: runs over all tokens so
+    far for each. Raises UsageError if they do not fit the subject."""
     _check(subject, prompt, count, sampling)
     tokens: list[int] = []
 
@@ -74,10 +74,11 @@ def generate_uncached(
 
 
 def next_token(logits: Tensor, sampling: Sampling | None, generator: torch.Generator) -> int:
-    """The token to follow `logits` [vocab]: the largest, or one drawn by `sampling`.
+    """Returns the next token by `logits` [vocab]: the one with the largest, or one drawn by
+    `sampling`. Raises Inconclusive for NaN.
 
-    The draw is made in float64 on the CPU and in the order of the vocabulary, so that two nearly
-    equal logits that change places do not change it. Raises Inconclusive for NaN.
+    Draws in float64 on the CPU, in the order of the vocabulary: rounding that swaps two nearly
+    equal logits does not change the draw.
     """
     if bool(logits.isnan().any()):
         raise Inconclusive("the logits hold NaN, so that no next token can be chosen")

@@ -1,4 +1,4 @@
-"""The audit as text for the terminal."""
+"""Prints an audit in the terminal."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvfuzz.audit.findings import Audit, Generation, spaced
-from kvfuzz.audit.sabotage import Intervention
+from kvfuzz.audit.sabotage import Sabotaged
 
 STYLES = {"agreed": "green", "diverged": "red", "inconclusive": "yellow"}
 
 
 def render(audit: Audit, console: Console) -> None:
-    """Print `audit` on `console`: the training, the prefixes, the deliberate failures, the
-    memory, generation, and the verdict with every problem."""
+    """Prints the training, the prefixes, the memory, the sabotages, generation, and the verdict
+    with every problem."""
     console.print(
         f"checkpoint: loss {audit.loss:.4f} nats per token (bound {audit.max_loss:.4f}), "
         f"seed {audit.recipe['seed']}, torch {audit.torch}",
@@ -22,8 +22,8 @@ def render(audit: Audit, console: Console) -> None:
     )
     console.print(_prefixes(audit))
     console.print(_memory(audit))
-    console.print(_interventions(audit))
-    for item in audit.interventions:
+    console.print(_sabotages(audit))
+    for item in audit.sabotages:
         _print_advice(item, console)
     console.print(_generations(audit))
     _print_verdict(audit, console)
@@ -48,7 +48,7 @@ def _prefixes(audit: Audit) -> Table:
 
 
 def _memory(audit: Audit) -> Table:
-    """One line per prefix length: of its patterns, the one furthest from the formula."""
+    """Has a line for each prefix length, of the pattern that differs most from the formula."""
     table = Table(title="Cache memory, K and V of all layers")
     for column in ("prefix", "measured", "2 x layers x batch x kv_heads x T x head_dim x bytes"):
         table.add_column(column)
@@ -59,12 +59,12 @@ def _memory(audit: Audit) -> Table:
     return table
 
 
-def _interventions(audit: Audit) -> Table:
-    table = Table(title="Deliberate failures: |uncached - cached| by prefix length")
-    lengths = max((len(item.by_prefix) for item in audit.interventions), default=0)
+def _sabotages(audit: Audit) -> Table:
+    table = Table(title="Sabotage: |uncached - cached| by prefix length")
+    lengths = max((len(item.by_prefix) for item in audit.sabotages), default=0)
     for column in ("failure", *map(str, range(1, lengths + 1)), "caught", "first site"):
         table.add_column(column)
-    for item in audit.interventions:
+    for item in audit.sabotages:
         table.add_row(
             f"{item.name}: {item.description}",
             *(f"{difference:.2g}" for difference in item.by_prefix),
@@ -74,7 +74,7 @@ def _interventions(audit: Audit) -> Table:
     return table
 
 
-def _print_advice(item: Intervention, console: Console) -> None:
+def _print_advice(item: Sabotaged, console: Console) -> None:
     text = f"{item.name}: no state differs"
     if item.first_site_prose:
         text = (

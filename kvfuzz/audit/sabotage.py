@@ -1,5 +1,4 @@
-"""Deliberate failures: a known fault is put into the cached path, and the checker must catch it
-and name where it begins."""
+"""Sabotages the cached path with a known fault, which the audit must catch and locate."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ THIRD = 2  # the position of the third token
 
 
 @dataclass(frozen=True, slots=True)
-class Deliberate:
-    """A failure to cause: `fault` in place of `target`, which shows first at site `expected`."""
+class Sabotage:
+    """A known fault: `fault` replaces `target`, and shows first at the site `expected`."""
 
     name: str
     description: str
@@ -38,13 +37,13 @@ class Deliberate:
 
 
 @dataclass(frozen=True, slots=True)
-class Intervention:
-    """What came of a deliberate failure.
+class Sabotaged:
+    """The result of a sabotage.
 
-    `max_abs_diff` is the largest |uncached - cached| logit, and `by_prefix` the largest at each
-    prefix length from 1 on; `caught` says whether it is above the tolerance. `first_site` is the
-    earliest state that differs, in the fixed order, at `position` (from 0), and `advice` what to
-    do first; they are None where no state differs.
+    `max_abs_diff` is the largest |uncached - cached| logit, `by_prefix` the largest at each prefix
+    length from 1 on; `caught` says whether it exceeds the tolerance. `first_site` is the first
+    state that differs, at `position` (from 0), and `advice` says what to inspect; they are None if
+    no state differs.
     """
 
     name: str
@@ -61,7 +60,8 @@ class Intervention:
 
     @property
     def problem(self) -> str | None:
-        """Why this intervention speaks against the checker, in a line; None if it does not."""
+        """Returns why the sabotage counts as a failure of the audit, in a line; None if it was
+        caught at the expected site."""
         if not self.caught:
             return f"{self.name} was not caught: it changes logits by {self.max_abs_diff:.3g}"
         if self.first_site != self.expected_site:
@@ -72,12 +72,12 @@ class Intervention:
         return asdict(self)
 
 
-def intervene(
-    subject: Subject, deliberate: Deliberate, patterns: Sequence[Pattern], tolerance: float
-) -> Intervention:
-    """Cause `deliberate` in the cached path of `subject`, one token per step over every prefix of
-    every pattern, and report whether and where it shows."""
-    faulty = Faulty(subject, [deliberate.target], deliberate.fault)
+def sabotage(
+    subject: Subject, known: Sabotage, patterns: Sequence[Pattern], tolerance: float
+) -> Sabotaged:
+    """Runs `subject` with the fault of `known` in its cached path, one token per step over every
+    prefix of every pattern. Returns whether it was caught, and where it was located."""
+    faulty = Faulty(subject, [known.target], known.fault)
     lengths = range(1, len(patterns[0]) + 1)
     by_prefix = tuple(
         max(float(position_differences(faulty, p[:length]).max()) for p in patterns)
@@ -85,13 +85,13 @@ def intervene(
     )
     worst = max(patterns, key=lambda p: float(position_differences(faulty, p).max()))
     found = first_state(faulty, one_by_one(worst))
-    return Intervention(
-        name=deliberate.name,
-        description=deliberate.description,
+    return Sabotaged(
+        name=known.name,
+        description=known.description,
         caught=max(by_prefix) > tolerance,
         max_abs_diff=max(by_prefix),
         by_prefix=by_prefix,
-        expected_site=deliberate.expected,
+        expected_site=known.expected,
         first_site=str(found.site) if found else None,
         first_site_prose=found.site.prose if found else None,
         position=found.position if found else None,
@@ -101,23 +101,23 @@ def intervene(
 
 
 def advice(divergence: Divergence) -> str:
-    """What to do first about `divergence`, in a sentence."""
+    """Returns what to inspect first about `divergence`."""
     return f"inspect {advice_for(divergence.site, divergence.row, divergence.position)}"
 
 
 def one_by_one(tokens: Pattern) -> Case:
-    """Sequential cached execution: a batch of one, one token per step."""
+    """Returns a case of one row that feeds one token per step."""
     return Case((tokens,), (1,) * len(tokens))
 
 
 def position_differences(
     subject: Subject, tokens: Pattern, schedule: tuple[int, ...] | None = None
 ) -> Tensor:
-    """The largest |uncached - cached| logit at each position [time] of one uncached run over
-    `tokens` and a cached run by `schedule` (default: one token per step).
+    """Returns the largest |uncached - cached| logit at each position [time], of an uncached run
+    over `tokens` and a cached run by `schedule` (default: one token per step).
 
-    inf where only one path is finite, and everywhere if the cached path raises; NaN where nothing
-    can be compared, because both paths give NaN or nothing but zeros.
+    It is inf where only one path is finite, and everywhere if the cached path raises; NaN where
+    nothing can be compared, because both paths give NaN or only zeros.
     """
     case = Case((tokens,), schedule) if schedule else one_by_one(tokens)
     uncached = run_uncached(subject, case.tokens)
@@ -132,7 +132,7 @@ def position_differences(
 
 
 def _third_token_one_late(real: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The third token takes the position record of the fourth."""
+    """Gives the third token the position of the fourth."""
 
     def position_index(*args: Any) -> Tensor:
         index = real(*args)
@@ -142,19 +142,19 @@ def _third_token_one_late(real: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _first_layer_for_all(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Every layer reads the cache of the first."""
+    """Makes every layer read the cache of the first."""
     return lambda cache, _layer: real(cache, 0)
 
 
-INTERVENTIONS = (
-    Deliberate(
+SABOTAGES = (
+    Sabotage(
         "wrong-position",
         "the third token takes position 3 in place of 2",
         "kvfuzz.subjects.zoo.cached:position_index",
         _third_token_one_late,
         "position",
     ),
-    Deliberate(
+    Sabotage(
         "wrong-layer",
         "layer 2 reads the cache of layer 1",
         "kvfuzz.subjects.zoo.cached:fetch",

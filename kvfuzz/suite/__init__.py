@@ -1,1 +1,1 @@
-"""Tests to run against a subject of one's own: `pytest --pyargs kvfuzz.suite`."""
+"""Tests for any subject: `pytest --pyargs kvfuzz.suite --kvfuzz-subject SUBJECT`."""

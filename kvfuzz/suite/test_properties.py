@@ -1,7 +1,6 @@
-"""The agreement law, as tests of the subject named by --kvfuzz-subject.
+"""Tests that the subject of --kvfuzz-subject agrees.
 
-The hunt is cut into shards, each with a seed of its own, so that pytest-xdist can run them side by
-side.
+The hunt is divided into shards, which pytest-xdist can run in parallel.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ SHARDS = 4
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Load the subject once before any test does, so that a bad one is told once.
-
-    Raises pytest.UsageError.
-    """
+    """Loads the subject before any test, so that an error in it is reported once, as
+    pytest.UsageError."""
     option = metafunc.config.option
     try:
         load(option.kvfuzz_subject, Options(option.kvfuzz_device, option.kvfuzz_dtype))

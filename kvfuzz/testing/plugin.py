@@ -1,4 +1,4 @@
-"""The pytest plugin: options for the suites that kvfuzz ships, and their fixtures.
+"""The pytest plugin: options and fixtures of `kvfuzz.suite` and `mutants.suite`.
 
 pytest --pyargs kvfuzz.suite --kvfuzz-subject mypkg.model:build -n auto
 pytest --pyargs mutants.suite -n auto --junitxml score.xml
@@ -25,7 +25,7 @@ DEFAULTS = {
     "kvfuzz_dtype": None,
 }
 ASKED_FOR = pytest.StashKey[bool]()
-"""Whether this run is kvfuzz's concern: the plugin is loaded in every run of pytest."""
+"""Whether this run uses kvfuzz: pytest loads the plugin in every run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed. Raises pytest.UsageError for values that no run could honour."""
+    """Chooses the seed. Raises pytest.UsageError for options that are not valid."""
     option = config.option
     if option.kvfuzz_examples is not None and option.kvfuzz_examples < 1:
         raise pytest.UsageError(
@@ -68,7 +68,7 @@ def _asked_for(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """xdist's hook: hand the seed to each worker, so that all of them draw alike."""
+    """Passes the seed to each worker of xdist, so that all draw the same cases."""
     node.workerinput["kvfuzz_seed"] = node.config.option.kvfuzz_seed
 
 
@@ -80,7 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.fixture(scope="session")
 def kvfuzz_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of this run: the one given, or a fresh one that all workers share."""
+    """The seed of this run: the given one, or a fresh one, the same in all workers."""
     return int(request.config.option.kvfuzz_seed)
 
 
@@ -99,8 +99,8 @@ def kvfuzz_examples(request: pytest.FixtureRequest) -> int | None:
 
 @pytest.fixture(scope="session")
 def kvfuzz_options(request: pytest.FixtureRequest) -> Options:
-    """How the subject is built, and its calibration, if there is one in `.kvfuzz`; torch is put on
-    one thread, as every worker should be."""
+    """How the subject is built, with its calibration from `.kvfuzz` if there is one. Sets torch to
+    one thread."""
     import torch
 
     from kvfuzz.search.calibrate import with_calibration
