@@ -20,7 +20,7 @@ from torch import Tensor
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import perturbing, promoted, twin_of
+from kvfuzz.subjects.float64 import Twin, perturbing, promoted, twin_of
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, run_uncached, seeded
 
@@ -53,29 +53,7 @@ def states_noise(
     twin = twin_of(subject)
     if not twin.weights:
         raise Unmeasurable("it holds no tensors to perturb")
-
-    def alike(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """Runs with the same random numbers each time: dropout that is left on is not rounding."""
-        with seeded(torch.random.initial_seed() % 2**63):
-            return run()
-
-    def runs() -> list[list[Tensor]]:
-        truth, promoting = list(found), False  # a subject in the float64 lane promotes itself
-        if not twin.always:
-            with twin.running() as promotion:
-                truth = alike(run)
-            # Promotion slows every torch call: the draws go without it if the twin's run made no
-            # use of it.
-            promoting = promotion.needed
-        moved = []
-        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
-            for draw in range(DRAWS):
-                perturb(perturbation(dtype), draw)
-                with promoted(promoting, twin.native):
-                    moved.append(alike(run))
-        return [truth, *moved]
-
-    truth, *others = _attempt(runs)
+    truth, *others = _attempt(lambda: _run_twin(twin, run, found, perturbation(dtype)))
     if any(state.dtype != torch.float64 for state in truth):
         raise Unmeasurable("it does not compute in float64")
     # If neither the perturbations nor float64 change a bit, the tensors found are not the weights.
@@ -85,6 +63,33 @@ def states_noise(
         _noise(state, true, torch.stack(moved))
         for state, true, *moved in zip(found, truth, *others, strict=True)
     ]
+
+
+def _run_twin(
+    twin: Twin, run: Callable[[], list[Tensor]], found: Sequence[Tensor], size: float
+) -> list[list[Tensor]]:
+    """Returns the states of `run` in the twin, then those of DRAWS runs with its weights perturbed
+    by a relative `size`. A Float64Subject always runs in its twin, so its states were `found`."""
+
+    def run_alike() -> list[Tensor]:
+        """Runs with the same random numbers each time: dropout that is left on is not rounding."""
+        with seeded(torch.random.initial_seed() % 2**63):
+            return run()
+
+    truth, promoting = list(found), False  # a Float64Subject promotes its own calls
+    if not twin.always:
+        with twin.running() as promotion:
+            truth = run_alike()
+        # Promotion slows every torch call: the draws go without it if this run did not need it.
+        promoting = promotion.needed
+    moved = []
+    # Promotion is entered for each draw, and not around `perturb`, which it would slow down too.
+    with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+        for draw in range(DRAWS):
+            perturb(size, draw)
+            with promoted(promoting, twin.native):
+                moved.append(run_alike())
+    return [truth, *moved]
 
 
 class Unmeasurable(Exception):
@@ -97,6 +102,7 @@ def perturbation(dtype: torch.dtype) -> float:
 
 
 def _attempt(action: Callable[[], Any]) -> Any:
+    """Runs `action`; raises Unmeasurable if the subject raises in float64."""
     try:
         with torch.no_grad():
             return action()

@@ -86,16 +86,6 @@ class Promotion(TorchFunctionMode):
         return self._wide[value] if self._asked(value) else value
 
 
-# Larger numbers stand for infinity in a mask; a perturbation could overflow them to infinity.
-_MOST = 1e30
-# The least length of a row of random signs, and the most that is kept in memory.
-_LEAST_ROW, _MOST_KEPT = 2**18, 2**23
-# Draw number n begins n * _SHIFT signs into the row; there are at most _MOST_DRAWS.
-_MOST_DRAWS, _SHIFT = 64, 17
-# Draws from this number on perturb embedded tokens, those before it weights.
-_EMBEDDED = 32
-
-
 class Twin:
     """The float64 twin of `subject`: inside `running()` the subject holds float64 tensors.
 
@@ -214,6 +204,16 @@ def _is_inexact(tensor: Tensor) -> bool:
 
 def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+# Larger numbers stand for infinity in a mask; a perturbation could overflow them to infinity.
+_MOST = 1e30
+# The least length of a row of random signs, and the most that is kept in memory.
+_LEAST_ROW, _MOST_KEPT = 2**18, 2**23
+# Draw number n begins n * _SHIFT signs into the row; there are at most _MOST_DRAWS.
+_MOST_DRAWS, _SHIFT = 64, 17
+# Draws from this number on perturb embedded tokens, those before it weights.
+_EMBEDDED = 32
 
 
 @contextmanager
