@@ -36,7 +36,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import compare_logits
-from kvfuzz.oracle.reference import Reference, reference
+from kvfuzz.oracle.reference import Reference, find_reference
 from kvfuzz.oracle.tolerance import factor
 from kvfuzz.search.pool import pool
 from kvfuzz.subjects.dtypes import epsilon
@@ -223,7 +223,7 @@ def _measured(job: Job) -> Outcome:
     """All checks of one decoder."""
     config, case = _drawn(job)
     decoder = Decoder(config, seed=case.seed, dtype=job.dtype)
-    expected = reference(decoder, case)
+    expected = find_reference(decoder, case)
     outcome = Outcome(case, _ratios(decoder, case, expected))
     if not job.faulty:
         return outcome
@@ -247,7 +247,7 @@ def _measure_tables(decoder: Decoder, case: Case, outcome: Outcome) -> None:
     for size in TABLES[case.dtype]:
         with torch.no_grad():
             table.copy_(drawn * size)
-        expected = reference(decoder, case)
+        expected = find_reference(decoder, case)
         outcome.clean_scaled.append(_ratios(decoder, case, expected))
         faulty = find(OFF_BY_ONE).into(decoder, case.dtype)
         outcome.faulty[OFF_BY_ONE, size] = _ratios(faulty, case, expected)

@@ -38,7 +38,7 @@ from rich.table import Table
 from kvfuzz.case.case import DTYPES, Case
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.agreement import check_against
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.pool import pool
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory, Subject
@@ -171,7 +171,7 @@ def _checked(seed: int, lane: Lane, index: int) -> Outcome:
     draw = _zoo if lane.family == "zoo" else _transformers
     subject, case, what = draw(rng, lane.dtype)
     with seeded(case.seed):
-        verdict = check_against(reference(subject, case), subject, case)
+        verdict = check_against(find_reference(subject, case), subject, case)
     where = (
         f", worst at row {verdict.worst[0]}, position {verdict.worst[1]}" if verdict.worst else ""
     )

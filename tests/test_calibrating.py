@@ -12,7 +12,7 @@ from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import write_json
 from kvfuzz.cli.main import main
 from kvfuzz.errors import Diverges, Inconclusive, InvalidSubject, UsageError
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.calibrate import calibrate, default_path, with_calibration
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.calibration import Calibration, Lane, from_json, read
@@ -97,7 +97,7 @@ def test_a_leeway_does_not_reach_float64():
     for dtype, times in (("float64", 1), ("float32", 8)):
         case = Case(((1, 2, 3),), (1, 2), dtype=dtype)
         subject = Decoder(dtype=dtype)
-        one, eight = (reference(subject, case, leeway=n).tolerance.allowed for n in (1.0, 8.0))
+        one, eight = (find_reference(subject, case, leeway=n).tolerance.allowed for n in (1.0, 8.0))
         assert torch.equal(times * one, eight)
 
 

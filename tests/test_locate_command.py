@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import kvfuzz
-from kvfuzz.case.counterexample import counterexample
+from kvfuzz.case.counterexample import make_counterexample
 from kvfuzz.search.replay import locate_file, replay
 from kvfuzz.subjects.loading import load
 from mutants.library.registry import find, library
@@ -42,7 +42,7 @@ FIRST = {
 def saved(tmp_path):
     """A counterexample that is small, since nothing has to be hunted for."""
     verdict = kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN)
-    found = counterexample(SUBJECT, PLAIN, verdict, None, "cpu")
+    found = make_counterexample(SUBJECT, PLAIN, verdict, None, "cpu")
     return found.save(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_a_latent_state_counts_with_strict_alone(run, tmp_path):
     """Exit code 3 with the state named, and 0 with --strict."""
     name = "tests.subjects.faulty_decoders:Undoes"
     verdict = kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN)
-    path = counterexample(name, PLAIN, verdict, None, "cpu").save(tmp_path)
+    path = make_counterexample(name, PLAIN, verdict, None, "cpu").save(tmp_path)
     code, text, _ = run("locate", path, "--no-map")
     assert code == 3
     assert "MLP of layer 1" in text
@@ -113,7 +113,7 @@ def test_a_bad_file_is_refused_in_one_line(run, tmp_path, text):
 def test_a_counterexample_of_another_law_has_a_note(run, tmp_path):
     """The cached and the uncached path agree: exit code 3."""
     verdict = replace(kvfuzz.check(faulty_decoders.WritesEarlyDecoder(), PLAIN), law="causality")
-    path = counterexample(CLEAN, PLAIN, verdict, None, "cpu").save(tmp_path)
+    path = make_counterexample(CLEAN, PLAIN, verdict, None, "cpu").save(tmp_path)
     code, text, _ = run("locate", path)
     assert code == 3
     assert "breaks the law causality" in text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.compare import compare, verdict_from
-from kvfuzz.oracle.reference import reference, tolerance_for
+from kvfuzz.oracle.reference import find_reference, tolerance_for
 from kvfuzz.oracle.tolerance import constant, declared, measured
 from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.loading import load
@@ -123,7 +123,7 @@ def test_no_fault_of_the_cached_path_changes_what_is_allowed(case, mutant_id):
     """Bit for bit: the tolerance of the faulty decoder is that of the clean one."""
     clean, faulty = (ZOO.subject(case) for _ in range(2))
     faulty = library()[mutant_id].into(faulty, case.dtype)
-    one, other = reference(clean, case).tolerance, reference(faulty, case).tolerance
+    one, other = find_reference(clean, case).tolerance, find_reference(faulty, case).tolerance
     assert torch.equal(one.allowed, other.allowed)
     assert torch.equal(one.weak, other.weak)
 
@@ -150,7 +150,9 @@ def test_a_noisier_uncached_path_does_widen_the_tolerance():
             logits = super().uncached(tokens)
             return logits.half().to(logits.dtype) if logits.dtype == torch.float32 else logits
 
-    plain, noisy = (reference(kind(), CASE).tolerance.allowed for kind in (models.Summing, Noisy))
+    plain, noisy = (
+        find_reference(kind(), CASE).tolerance.allowed for kind in (models.Summing, Noisy)
+    )
     assert bool((noisy > 10 * plain).all())
 
 

@@ -19,7 +19,7 @@ import decoder  # noqa: E402
 from property import drawn  # noqa: E402
 
 from kvfuzz.oracle.agreement import check_against, quick_check  # noqa: E402
-from kvfuzz.oracle.reference import reference  # noqa: E402
+from kvfuzz.oracle.reference import find_reference  # noqa: E402
 from kvfuzz.subjects.injection import replaced  # noqa: E402
 from mutants.campaign.time_limit import OutOfTime, time_limit  # noqa: E402
 
@@ -91,7 +91,7 @@ def against(known, index, subject, case):
     is, so that noise is measured where that decides alone."""
     for noise in (False, True):
         if (index, noise) not in known:
-            known[index, noise] = reference(subject, case, noise=noise)
+            known[index, noise] = find_reference(subject, case, noise=noise)
         verdict = check_against(known[index, noise], subject, case)
         if verdict.first is None:
             break

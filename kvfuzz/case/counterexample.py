@@ -56,7 +56,7 @@ class Counterexample:
         return path
 
 
-def counterexample(
+def make_counterexample(
     subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
 ) -> Counterexample:
     """Makes a counterexample of what was just seen, with the present environment."""

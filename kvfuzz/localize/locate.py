@@ -40,7 +40,7 @@ from kvfuzz.localize.operations.traced_case import (
 )
 from kvfuzz.localize.paths import PathGroups, compare_paths, find_suspect
 from kvfuzz.oracle.agreement import check_against
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory, Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
@@ -221,7 +221,7 @@ def _note_nothing_differs(traced: TracedCase) -> str:
 
 def _by_logits(subject: Subject, case: Case, name: str) -> Location:
     """Locates by the logits, all that a subject shows that does not compute with torch."""
-    verdict = check_against(reference(subject, case, name), subject, case, name)
+    verdict = check_against(find_reference(subject, case, name), subject, case, name)
     notes = ("this subject does not compute with torch, so its states cannot be seen",)
     if verdict.first is None:
         return Location(None, notes=notes)

@@ -15,9 +15,9 @@ from kvfuzz.oracle.compare import Comparison, compare, verdict_from
 from kvfuzz.oracle.reference import (
     Reference,
     agree,
+    find_prefixwise,
+    find_reference,
     last_logits,
-    prefixwise,
-    reference,
     tolerance_for,
 )
 from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
@@ -65,7 +65,7 @@ def check_agreement(
 ) -> Verdict:
     """Does the work of `check`, on a subject that its factory has checked."""
     with seeded(case.seed):
-        expected = reference(subject, case, name, leeway)
+        expected = find_reference(subject, case, name, leeway)
         verdict = check_against(expected, subject, case, name)
         verdict, expected = _recheck(verdict, expected, subject, case, name, leeway)
         return _weigh(verdict, expected, subject, case, trace, probe)
@@ -79,13 +79,13 @@ def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
     agreed.
     """
     with seeded(case.seed):
-        expected = reference(subject, case, name, noise=False)
+        expected = find_reference(subject, case, name, noise=False)
         cached = _try_cached(subject, case, name)
         verdict = _judge_logits(expected, cached, case)
         if verdict.first is not None:
             # The same logits are judged again: the first run of the cached path may have changed
             # the state of a faulty subject, and a second run could differ.
-            expected = reference(subject, case, name)
+            expected = find_reference(subject, case, name)
             verdict = _judge_logits(expected, cached, case)
         return _recheck(verdict, expected, subject, case, name)[0]
 
@@ -173,7 +173,7 @@ def _recheck_prefix(
     bound = tolerance.between(position, position + 1)
     if isinstance(alone, Tensor) and agree(alone, inside, bound):
         return verdict, expected
-    expected = prefixwise(subject, case, name, logits, leeway)
+    expected = find_prefixwise(subject, case, name, logits, leeway)
     return check_against(expected, subject, case, name), expected
 
 

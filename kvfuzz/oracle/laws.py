@@ -37,7 +37,7 @@ from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.frame_law import check_frame
 from kvfuzz.oracle.generation_law import check_generation
-from kvfuzz.oracle.reference import Reference, reference
+from kvfuzz.oracle.reference import Reference, find_reference
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
@@ -192,7 +192,7 @@ def check_companion(
                 return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
             if law in _JUDGED:
                 return _JUDGED[law](subject, case)
-            found = expected or reference(subject, case, name, leeway)
+            found = expected or find_reference(subject, case, name, leeway)
             return _check_pairs(law, subject, case, found)
         except KvfuzzError:
             raise

@@ -38,7 +38,7 @@ class Reference:
         return self.logits, self.tolerance
 
 
-def reference(
+def find_reference(
     subject: Subject,
     case: Case,
     name: str = "subject",
@@ -64,7 +64,7 @@ def reference(
     tolerance = tolerance_for(subject, case, whole, leeway=leeway, noise=noise)
     if length == 0 or agree(alone, whole[:, :length], tolerance.between(0, length)):
         return Reference(whole, tolerance)
-    return prefixwise(subject, case, name, whole, leeway)
+    return find_prefixwise(subject, case, name, whole, leeway)
 
 
 def _tested_prefix(case: Case, found: Layout) -> int:
@@ -112,7 +112,9 @@ def tolerance_for(
     return measured(logits, found, dtype, leeway)
 
 
-def prefixwise(subject: Subject, case: Case, name: str, whole: Tensor, leeway: float) -> Reference:
+def find_prefixwise(
+    subject: Subject, case: Case, name: str, whole: Tensor, leeway: float
+) -> Reference:
     """Finds the reference by one uncached run per prefix.
 
     The noise is measured on `whole`, the logits of one run over all sequences, against the same run

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from kvfuzz.case.counterexample import Counterexample, counterexample
+from kvfuzz.case.counterexample import Counterexample, make_counterexample
 from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
@@ -267,6 +267,6 @@ def _explain(hunt: Hunt, factory: Factory, settings: FuzzSettings) -> Hunt:
         explanation = replace(explanation, repeatable=False)
     located = explanation.location.summary() if explanation.location else None
     device = settings.options.device
-    found = counterexample(factory.name, failure.case, failure.verdict, located, device)
+    found = make_counterexample(factory.name, failure.case, failure.verdict, located, device)
     path = found.save(Path(settings.folder)) if settings.folder is not None else None
     return replace(hunt, explanation=explanation, counterexample=found, path=path)

@@ -10,7 +10,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.agreement import check_against
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.hypothesis_run import run_strategy
 from kvfuzz.search.judge import KnownReference
 from kvfuzz.search.known_divergences import Expectation
@@ -79,7 +79,7 @@ def draw_decidable_cases(prepared: PreparedCases) -> PreparedCases:
         if is_expected(plan, case):
             return Verdict("discarded")
         subject = prepared.factory.subject(case)
-        expected = reference(subject, case, leeway=plan.options.leeway(case.dtype))
+        expected = find_reference(subject, case, leeway=plan.options.leeway(case.dtype))
         verdict = check_against(expected, subject, case)
         if not verdict.diverged and verdict.status != "agreed":
             return verdict

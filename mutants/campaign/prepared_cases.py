@@ -9,7 +9,7 @@ from functools import cached_property
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.oracle.agreement import check_against
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.judge import KnownReference, judge_by
 from kvfuzz.search.rounds import Plan
 from kvfuzz.subjects.protocol import Factory
@@ -73,7 +73,7 @@ class PreparedCases:
         if key not in self.references:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)
-            known = KnownReference(case, subject, reference(subject, case, leeway=leeway))
+            known = KnownReference(case, subject, find_reference(subject, case, leeway=leeway))
             self.references[key] = known
             if case != self.campaign.cases[index]:
                 self.require_clean(known, index, "agreement")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from hypothesis.errors import Flaky
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.counterexample import counterexample
+from kvfuzz.case.counterexample import make_counterexample
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
@@ -178,7 +178,7 @@ def _told(
     first = location.first.site if location.first else None
     site = location.latent[0].site if location.latent else first
     device = prepared.campaign.plan.options.device
-    told = counterexample(factory.name, case, verdict, location.summary(), device).to_json()
+    told = make_counterexample(factory.name, case, verdict, location.summary(), device).to_json()
     # As after a journey as JSON, so that a result is the same whichever process it comes from.
     witness, cells = json.loads(json.dumps([told, [asdict(cell) for cell in location.cells]]))
     return replace(result, site=str(site) if site else None, witness=witness, map=tuple(cells))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.compare import compare
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.strategies import LONGEST
 from kvfuzz.subjects.protocol import offers_of
 from kvfuzz.subjects.run import as_tensor, seeded
@@ -72,7 +72,7 @@ def relative_positions(subject: Any, dtype: str) -> str | None:
     """Whether the cached path gives the same, but for rounding, with all tokens further on."""
     case = _case(subject, dtype)
     right = torch.arange(case.length)
-    expected = reference(subject, case)
+    expected = find_reference(subject, case)
     if expected.tolerance is None:
         return None
     logits = _placed(subject, case, right)
@@ -152,7 +152,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 def idempotent(subject: Any, dtype: str) -> str | None:
     """Whether the last norm, applied to its own output, leaves it as it is, but for rounding."""
     case = replace(_case(subject, dtype), given=())
-    expected, norms = reference(subject, case), module_roles(subject).norms[-1:]
+    expected, norms = find_reference(subject, case), module_roles(subject).norms[-1:]
     if expected.tolerance is None or not norms:
         return None
 
@@ -215,7 +215,7 @@ def orderless(subject: Any, dtype: str) -> str | None:
     if {"mask", "crop"} & offers_of(subject):
         return None
     case = replace(_case(subject, dtype), given=())
-    expected = reference(subject, case)
+    expected = find_reference(subject, case)
     if expected.tolerance is None:
         return None
     first, second = _chunks(case, as_tensor(subject, case.tokens))

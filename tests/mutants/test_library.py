@@ -12,7 +12,7 @@ from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restor
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.localize.traced_states import first_state
 from kvfuzz.oracle.agreement import check
-from kvfuzz.oracle.reference import reference
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.subjects.injection import Faulty, replaced
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
@@ -200,7 +200,7 @@ def test_a_fault_has_a_fresh_state_for_each_cache():
     other."""
     case = steps(2, 1, 1)
     subject = find("position.counts_calls").into(ZOO.subject(case), case.dtype)
-    expected = reference(subject, case)
+    expected = find_reference(subject, case)
     first = check(subject, case)
     assert first == check(subject, case)
     assert expected.error is None
