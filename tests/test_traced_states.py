@@ -1,4 +1,4 @@
-"""The first state that differs, in the fixed order."""
+"""The states that the registered decoder reports: the first that differs, and their map."""
 
 from dataclasses import replace
 
