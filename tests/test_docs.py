@@ -22,7 +22,7 @@ from kvfuzz.localize.location import Divergence
 from kvfuzz.oracle.laws import LAWS
 from mutants.library.registry import library
 from mutants.mutant import STATES
-from mutants.report.document import table
+from mutants.report.document import table, with_laws
 from tests.test_layers import KVFUZZ, MUTANTS
 
 ROOT = Path(__file__).parents[1]
@@ -247,6 +247,13 @@ def test_the_table_of_mutants_is_that_of_the_library():
     assert (ROOT / "docs" / "mutants.md").read_text() == table(list(library().values()))
 
 
+def test_the_table_of_laws_defines_each():
+    """`tox -e lib` writes it."""
+    page = PAGES["docs/programs.md"]
+    assert with_laws(page) == page
+    assert all(f"| {law} |" in page for law in LAWS[1:])
+
+
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_no_page_counts_the_mutants_by_hand(page):
     """A count would be wrong after the next mutant; `docs/mutants.md` is generated."""
@@ -270,13 +277,13 @@ def test_the_architecture_names_files_that_exist():
 
 
 def test_the_glossary_is_sorted_and_has_the_words_of_the_code():
-    """The states of a mutant, the verdicts, the laws and the steps."""
+    """The states of a mutant, the verdicts and the steps."""
     glossary = PAGES["docs/glossary.md"]
     terms = re.findall(r"^\*\*(.+?)\*\*", glossary, re.M)
     assert terms == sorted(terms, key=str.lower)
     words = {term.lower() for term in terms} | set(re.findall(r"`(\w+)`", glossary))
     steps = set(FEATURES) - {*PADDED, "mask", "positions", "several rows"}
-    for word in {*STATES, *get_args(Status), *LAWS, *steps, "prefill"}:
+    for word in {*STATES, *get_args(Status), *steps, "prefill"}:
         assert word.replace("_", " ") in words, word
 
 

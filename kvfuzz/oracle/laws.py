@@ -1,24 +1,11 @@
 """Checks the companion laws: what must hold of a decoder besides the agreement of its paths.
 
 A fault in code that both paths run moves both, and comparing the two cannot show it. Each companion
-law compares a path with itself, on input that must not matter to it:
+law compares a path with itself, on input that must not matter to it. A law that does not apply to a
+case discards it.
 
-- *causality*: the logits of a row do not depend on later tokens;
-- *isolation*: nor on other rows, nor on whether there are any;
-- *frame*: a step changes the entries of its cache only as it should, and of no other cache (for a
-  subject that shows its entries by `view`; `kvfuzz.oracle.frame_law`);
-- *repeatability*: the same case gives the same bits again, also after another case;
-- *generation*: the subject's own `generate` chooses the same tokens with its cache as without (if
-it
-  has one; `kvfuzz.oracle.generation_law`).
-
-One more law is checked on request only, since what breaks it may be harmless:
-
-- *latent*: if the logits agree, the states inside the two paths agree too. Faults that offset each
-  other break it (`kvfuzz.localize.latent_law`).
-
-*Agreement* itself is `kvfuzz.oracle.agreement.check`. A law that does not apply to a case discards
-it.
+A new law is a generator of pairs of runs with `@_law` above it, such as `causality`
+(`docs/adding-a-law.md`).
 """
 
 from __future__ import annotations
@@ -45,8 +32,29 @@ from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncac
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
 """Two runs of one path to compare: a description, the logits of both [batch, time, vocab], the
 tolerance, and the mask [batch, time] of the positions to compare."""
+Pairs = Callable[[Subject, Case, Reference], Iterator[Pair]]
+
+DEFINITIONS: dict[str, str] = {}
+"""What each law but agreement demands, for `docs/programs.md`."""
+_COMPARED: dict[str, Pairs] = {}
+"""The laws that compare pairs of runs, and the generator of each law's pairs."""
 
 
+def _law(definition: str) -> Callable[[Pairs], Pairs]:
+    """Adds the decorated generator as a law, under its own name."""
+
+    def add(pairs: Pairs) -> Pairs:
+        _COMPARED[pairs.__name__] = pairs
+        DEFINITIONS[pairs.__name__] = definition
+        return pairs
+
+    return add
+
+
+@_law(
+    "the logits of a row do not depend on later tokens, in the uncached path and within a chunk of "
+    "the cached path"
+)
 def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
     """Changes later tokens: of the uncached path from the middle on, and the last one; of the
     cached path the last one of the first chunk."""
@@ -79,6 +87,10 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
     yield what, one, other, bound, fed.to(one.device)
 
 
+@_law(
+    "the logits of a row do not depend on other rows or on padding, and are the same when the row "
+    "runs alone"
+)
 def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
     """Changes all tokens outside the first sequence, padding too; and runs the first row alone."""
     found = layout(case)
@@ -115,6 +127,7 @@ def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
         yield "the cached path, with the first row alone", before[:1], alone, first_row, mine[:1]
 
 
+@_law("the same case gives the same bits again, also after another case on the same model")
 def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
     """Runs the same again, and again after another case of one row with other tokens."""
     found = layout(case)
@@ -155,12 +168,6 @@ def _again(run: Callable[[], Tensor], what: str) -> Tensor:
         raise _Broken(f"{what}, raised {one_line(cause)}") from error
 
 
-_COMPARED: dict[str, Callable[[Subject, Case, Reference], Iterator[Pair]]] = {
-    "causality": causality,
-    "isolation": isolation,
-    "repeatability": repeatability,
-}
-"""The laws that compare pairs of runs, and the generator of each law's pairs."""
 _JUDGED: dict[str, Callable[[Subject, Case], Verdict]] = {
     "frame": check_frame,
     "generation": check_generation,
@@ -170,6 +177,19 @@ COMPANIONS = (*_COMPARED, *_JUDGED)
 """The laws that a hunt checks by default."""
 NEEDED = {"frame": "view", "generation": "generate"}
 """The optional method that a law needs."""
+DEFINITIONS["frame"] = (
+    "a call changes no old entry and appends exactly what it was fed; crop, reorder, restore and "
+    "reset change the entries as they should; other caches stay unchanged. Needs `view`; with "
+    "`windows`, a layer may forget what has left the window"
+)
+DEFINITIONS["generation"] = (
+    "`generate`, greedy and with two beams, chooses the same tokens with the cache as without; the "
+    "logits distinguish a tie from a bug. Needs `generate`"
+)
+DEFINITIONS["latent"] = (
+    "no inner state differs, even where the logits agree. Only on request: `--law latent` "
+    "([locating](locating.md))"
+)
 LAWS = ("agreement", *COMPANIONS, "latent")
 
 

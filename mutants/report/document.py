@@ -1,6 +1,6 @@
-"""Writes the mutants of the registered decoder as a page.
+"""Writes the pages of `docs/` that the code determines: the mutants, and the table of the laws.
 
-python -m mutants.report.document docs/mutants.md
+python -m mutants.report.document docs
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from kvfuzz.oracle.laws import DEFINITIONS
 from mutants.library.registry import library
 from mutants.mutant import Mutant
 
@@ -77,5 +78,20 @@ def _link(report: str | None) -> str:
     return f"[{report}](https://github.com/{match[1]}/issues/{match[2]})"
 
 
+LAWS_HEAD = "| law | holds if |\n|---|---|\n"
+
+
+def with_laws(page: str) -> str:
+    """Returns `page`, which is `docs/programs.md`, with the table of the laws as they are now."""
+    before, found, after = page.partition(LAWS_HEAD)
+    assert found
+    rest = after[after.index("\n\n") :].lstrip("\n")
+    rows = "".join(f"| {law} | {text} |\n" for law, text in DEFINITIONS.items())
+    return f"{before}{LAWS_HEAD}{rows}\n{rest}"
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(table(list(library().values())), encoding="utf-8")
+    docs = Path(sys.argv[1])
+    (docs / "mutants.md").write_text(table(list(library().values())), encoding="utf-8")
+    programs = docs / "programs.md"
+    programs.write_text(with_laws(programs.read_text(encoding="utf-8")), encoding="utf-8")

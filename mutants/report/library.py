@@ -56,4 +56,5 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
         line("witness", json.dumps(mutant.witness.to_json()))
     where = "@SUBJECT" if mutant.subject == ANY else ""
     line("fuzz it", f"kvfuzz fuzz mutant:{mutant.id}{where}")
-    console.print(Syntax(mutant.source, "python", background_color="default"))
+    code = Syntax("", "python", background_color="default").highlight(mutant.source)
+    console.print(code, soft_wrap=True)  # a Syntax would cut long lines off
