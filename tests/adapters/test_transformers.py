@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.subjects.loading import Options, load
-from kvfuzz.subjects.run import run_cached, run_uncached
-from kvfuzz.subjects.transformers import build as modules
+from kvfuzz.subjects.run import run_uncached
+from kvfuzz.subjects.transformers import build
 from kvfuzz.subjects.transformers.factory import factory
 from kvfuzz.subjects.transformers.tiny import WINDOW
+from tests.adapters.agreement import ALLOWED, cases, excess, uncached
 
 AutoModelForCausalLM = pytest.importorskip("transformers").AutoModelForCausalLM
 if not hasattr(pytest.importorskip("transformers.cache_utils"), "DynamicLayer"):
@@ -35,44 +34,6 @@ MODEL_TYPES = (
     "bloom",
     "falcon",
 )
-ALLOWED = 256  # times eps and the largest logit of the row
-
-
-def cases(made: Any, count: int, **config: Any) -> list[Case]:
-    """`count` cases, the same every time: rows past the window, mixed chunks, changing seeds."""
-    draw = random.Random(7)
-    drawn = []
-    for index in range(count):
-        batch, length = draw.randint(1, 3), draw.randint(WINDOW + 2, 16)
-        sizes: list[int] = []
-        while sum(sizes) < length:
-            sizes.append(draw.choice((1, 1, 2, 3, 7)))
-        sizes[-1] -= sum(sizes) - length
-        drawn.append(
-            Case(
-                tuple(tuple(draw.randrange(64) for _ in range(length)) for _ in range(batch)),
-                tuple(sizes),
-                seed=draw.randrange(2**32),
-                dtype=made.dtypes[index % len(made.dtypes)],
-                config={**made.first_config(), **config},
-            )
-        )
-    return drawn
-
-
-def excess(made: Any, case: Case) -> float:
-    """The largest difference of the two paths, in multiples of what is allowed."""
-    subject = made.subject(case)
-    uncached = run_uncached(subject, case.tokens)
-    difference = (run_cached(subject, case) - uncached).abs().amax(-1)
-    scale = torch.finfo(uncached.dtype).eps * uncached.abs().amax(-1)
-    return float((difference / (ALLOWED * scale)).max())
-
-
-def uncached(subject: Any, length: int = 8) -> torch.Tensor:
-    """Logits [2, length, vocab] of two fixed rows."""
-    rows = [[(7 * row + 5 * at) % 64 for at in range(length)] for row in range(2)]
-    return run_uncached(subject, rows)
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
@@ -304,66 +265,6 @@ def test_padding_is_no_ordinary_token():
         assert excess(made, case) < 1, case
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    """A saved tiny llama, and its subject."""
-    subject = factory("llama", Options()).build(11, "float32", {})
-    subject.model.save_pretrained(tmp_path / "saved")
-    return str(tmp_path / "saved"), subject
-
-
-def test_a_checkpoint_keeps_its_weights(checkpoint):
-    """A saved model is loaded with its real weights, whatever the seed, and agrees."""
-    path, original = checkpoint
-    made = load(f"transformers:{path}")
-    assert not made.seeded
-    assert "use_sliding_window" not in made.choices
-    for seed in (1, 2):
-        subject = made.build(seed, "float32", {"attn": "sdpa"})
-        assert torch.allclose(uncached(subject), uncached(original), atol=1e-5)
-    for case in cases(made, 4):
-        assert excess(made, case) < 1, case
-
-
-def test_a_checkpoint_takes_settings_that_fit_its_weights(checkpoint):
-    """A setting overrides what the checkpoint says, and is refused if the weights do not fit."""
-    path, _ = checkpoint
-    made = factory(path, Options(config={"rms_norm_eps": 0.5}))
-    assert made.build(0, "float32", {}).model.config.rms_norm_eps == 0.5
-    with pytest.raises(UsageError, match=r'cannot have {"hidden_size": 48}') as refusal:
-        factory(path, Options(config={"hidden_size": 48}))
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_checkpoint_with_remote_code_is_refused(tmp_path):
-    """A checkpoint that needs its own code is refused, and the code is not run."""
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "code.Mine"}})
-    )
-    (tmp_path / "code.py").write_text("raise SystemExit('ran')")
-    with pytest.raises(InvalidSubject, match="needs its own remote code, which kvfuzz never runs"):
-        factory(str(tmp_path), Options())
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "is no checkpoint: it has no config.json"),
-        ("{", "cannot be read: JSONDecodeError"),
-        ("[]", "should hold an object, got list"),
-        ("{}", "has no model type 'None'"),
-        ('{"model_type": "llama"}', "cannot be built in float32: OSError"),
-    ],
-)
-def test_a_broken_checkpoint_is_refused(tmp_path, text, message):
-    """A directory that holds no checkpoint is refused in one line that says what is wrong."""
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InvalidSubject, match=message) as refusal:
-        factory(str(tmp_path), Options())
-    assert "\n" not in str(refusal.value)
-
-
 @pytest.mark.parametrize("name", ["transformers", "transformers:"])
 def test_an_empty_name_is_explained(name):
     """Naming the library alone is answered with what to write."""
@@ -416,7 +317,7 @@ def test_a_setting_that_cannot_be_had_is_refused(rest, config, message):
 
 def test_a_large_model_is_refused_before_it_is_built(monkeypatch):
     """A model that stays large is refused by its parameter count, naming its largest matrix."""
-    monkeypatch.setattr(modules, "MOST_PARAMETERS", 1000)
+    monkeypatch.setattr(build, "MOST_PARAMETERS", 1000)
     with pytest.raises(
         InvalidSubject, match=r"parameters, more than 1,000, .*c_attn.weight \[32, 96\]"
     ):

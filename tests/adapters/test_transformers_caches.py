@@ -15,7 +15,7 @@ from kvfuzz.errors import UsageError
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.transformers.factory import factory
 from kvfuzz.subjects.transformers.tiny import WINDOW
-from tests.adapters.tf_programs import run
+from tests.adapters.cache_programs import run
 
 caches = pytest.importorskip("transformers.cache_utils")
 # Before a dynamic layer had a reset of its own, an emptied one kept its length, and much else was

@@ -10,7 +10,7 @@ import torch
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.transformers.factory import factory
-from tests.adapters.tf_programs import run
+from tests.adapters.cache_programs import run
 
 pytest.importorskip("transformers")
 

@@ -14,7 +14,7 @@ from kvfuzz.subjects.zoo.cache import expected_bytes
 from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
 from kvfuzz.subjects.zoo.presets import PRESETS
-from kvfuzz.subjects.zoo.weights import drawn
+from kvfuzz.subjects.zoo.weights import draw_parameters
 
 ROWS = ((5, 17, 29, 41, 53, 2, 14, 26), (6, 18, 30, 42, 54, 3, 15, 27))
 SCHEDULES = ((8,), (1,) * 8, (3, 1, 4), (2, 5, 1))
@@ -139,10 +139,10 @@ def test_a_window_hides_what_is_further_back(window):
 def test_weights_are_the_seeds_whatever_the_dtype():
     """Rounded from the same float64 values; another seed has others."""
     config = DecoderConfig()
-    exact = drawn(config, 7, torch.float64, "cpu").flat
-    assert torch.equal(drawn(config, 7, torch.float32, "cpu").flat, exact.float())
-    assert torch.equal(drawn(config, 7, torch.bfloat16, "cpu").flat, exact.bfloat16())
-    assert not torch.equal(drawn(config, 8, torch.float64, "cpu").flat, exact)
+    exact = draw_parameters(config, 7, torch.float64, "cpu").flat
+    assert torch.equal(draw_parameters(config, 7, torch.float32, "cpu").flat, exact.float())
+    assert torch.equal(draw_parameters(config, 7, torch.bfloat16, "cpu").flat, exact.bfloat16())
+    assert not torch.equal(draw_parameters(config, 8, torch.float64, "cpu").flat, exact)
 
 
 def test_drawing_weights_leaves_the_global_generator_alone():

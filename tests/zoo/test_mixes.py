@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from kvfuzz.subjects.run import run_uncached
 from kvfuzz.subjects.zoo.config import MIXES, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
-from kvfuzz.subjects.zoo.weights import drawn
+from kvfuzz.subjects.zoo.weights import draw_parameters
 
 ROW = (5, 17, 29, 41, 53, 2, 14, 26)
 
@@ -25,8 +25,8 @@ def same_positions(decoder):
 @pytest.mark.parametrize("mix", MIXES)
 def test_only_a_recurrent_layer_has_weights_of_its_own(mix):
     """The kernel of its convolution; all else is drawn as in a decoder whose layers are alike."""
-    uniform = drawn(DecoderConfig(layers=3), 7, torch.float64, "cpu").weights()
-    mixed = drawn(DecoderConfig(layers=3, mix=mix), 7, torch.float64, "cpu").weights()
+    uniform = draw_parameters(DecoderConfig(layers=3), 7, torch.float64, "cpu").weights()
+    mixed = draw_parameters(DecoderConfig(layers=3, mix=mix), 7, torch.float64, "cpu").weights()
     kernels = [layer.convolution for layer in mixed.layers]
     assert [kernel is not None for kernel in kernels] == [mix == "recurrent", False, False]
     assert torch.equal(mixed.token, uniform.token)

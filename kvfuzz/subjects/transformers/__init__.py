@@ -1,0 +1,1 @@
+"""Subjects of the transformers library: `factory` makes them, `subject` is what kvfuzz calls."""

@@ -16,9 +16,12 @@ from kvfuzz.subjects.zoo.storage.base import Storage
 
 @dataclass(slots=True)
 class Cache:
-    """`length` slots seen; their keys and values in `storage`; their `places` [batch, length], None
-    while each slot is its own position (`kvfuzz.subjects.zoo.places`); and the `history` of the
-    recurrent layer, if there is one. Changed in place by each call."""
+    """What the cached path keeps between calls; each call changes it in place.
+
+    `length` slots were fed. `storage` has their keys and values. `places` [batch, length] are their
+    positions, None while each slot is its own position (`kvfuzz.subjects.zoo.places`). `history`
+    has the states of the recurrent layer, if there is one.
+    """
 
     length: int
     storage: Storage
@@ -27,29 +30,29 @@ class Cache:
 
     @property
     def keys(self) -> list[Tensor]:
-        """The keys of each layer as they are stored: [batch, kv_heads, length, head_dim] where they
-        are concatenated."""
+        """The keys of each layer as they are stored; [batch, kv_heads, length, head_dim] in a
+        concatenated storage."""
         return self.storage.keys
 
     @property
     def values(self) -> list[Tensor]:
-        """The values of each layer, as `keys`."""
+        """The values of each layer, with the shapes of `keys`."""
         return self.storage.values
 
     def bytes(self) -> int:
-        """The memory that the stored keys and values take."""
+        """Returns the memory of the stored keys and values, in bytes."""
         return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
 
 
 def empty(config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device) -> Cache:
-    """A cache that holds nothing yet."""
+    """Returns a cache that holds nothing yet."""
     storage = KINDS[config.cache].empty(config, batch, dtype, device)
     recurs = any(map(config.recurs, range(config.layers)))
-    history = [recurrence.begun(config, batch, dtype, device)] if recurs else []
+    history = [recurrence.initial_state(config, batch, dtype, device)] if recurs else []
     return Cache(0, storage, None, history)
 
 
 def expected_bytes(config: DecoderConfig, batch: int, length: int, element_size: int) -> int:
-    """2 (K and V) x layers x batch x kv_heads x length x head_dim x bytes per element."""
+    """Returns 2 (K and V) x layers x batch x kv_heads x length x head_dim x bytes per element."""
     per_tensor = batch * config.kv_heads * length * config.head_dim * element_size
     return 2 * config.layers * per_tensor

@@ -1,9 +1,10 @@
-"""The cached path: each token, or chunk, once.
+"""The cached path of the registered decoder: computes each token once, and stores the rest.
 
-Every stage is a function of this module, called through the module, so that a mutant can replace
-one stage and a reader can follow the path from top to bottom. Positions, masks and storage are
-this path's own; it shares only weights and arithmetic with the uncached path.
-Positions are [n], the same for all rows, and [batch, n] once a call is given a mask or positions.
+Every stage is a function of this module, and is called through the module: a mutant replaces one
+stage, and a reader follows the path from top to bottom. The path shares weights and arithmetic with
+the uncached path, but not positions, masks and storage.
+
+Positions are [n], the same for all rows, or [batch, n] once a call was given a mask or positions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def logits(
     mask: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Logits [batch, n, vocab] for the new `tokens` [batch, n]; `cache` grows by n slots."""
+    """Returns logits [batch, n, vocab] for the new `tokens` [batch, n]; `cache` grows by n."""
     admit(cache, tokens, mask, positions)
     index = position_index(config, cache, tokens)
     x = embed(config, weights, tokens, index)
@@ -52,7 +53,7 @@ def block(
     cache: Cache,
     note: Note,
 ) -> Tensor:
-    """One layer: attention over the cache, then the MLP. [batch, n, width] both ways."""
+    """Runs one layer, attention over the cache and then the MLP. [batch, n, width] in and out."""
     normed = attention_norm(config, weights, layer, x)
     note("norm", layer, normed)
     if config.recurs(layer):
@@ -80,7 +81,7 @@ def look_back(
     cache: Cache,
     note: Note,
 ) -> Tensor:
-    """Attention of `normed` to what the cache then holds. [batch, n, width] both ways."""
+    """Stores the new entries and attends to all of them. [batch, n, width] in and out."""
     query, key, value = project(config, weights, layer, normed, index)
     source = config.source(layer)
     if source == layer:
@@ -100,7 +101,7 @@ def look_back(
 def recur(
     config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, cache: Cache, note: Note
 ) -> Tensor:
-    """The recurrent mixing of `normed`, in place of attention. [batch, n, width] both ways."""
+    """Mixes tokens by recurrence in place of attention. [batch, n, width] in and out."""
     matrices = weights.layers[layer]
     assert matrices.convolution is not None
     query, gate, value = (normed @ m for m in (matrices.query, matrices.key, matrices.value))
@@ -111,8 +112,8 @@ def recur(
 
 
 def admit(cache: Cache, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
-    """Make room for the new `tokens` [batch, n], and note where they stand, unless every slot so
-    far is text at the position that is its number."""
+    """Makes room for the new `tokens` [batch, n]. Records their positions, unless every slot so far
+    is text at the position that is its number."""
     places = cache.places
     if mask is not None or positions is not None or places is not None:
         places = placed(places, cache.length, tokens, mask, positions)
@@ -121,7 +122,7 @@ def admit(cache: Cache, tokens: Tensor, mask: Tensor | None, positions: Tensor |
 
 
 def position_index(config: DecoderConfig, cache: Cache, tokens: Tensor) -> Tensor:  # noqa: ARG001
-    """The absolute positions [n], or [batch, n], of the new `tokens` [batch, n]; below
+    """Returns the absolute positions [n], or [batch, n], of the new `tokens` [batch, n]; below
     `config.max_length`, and 0 for padding."""
     if cache.places is not None:
         places = cache.places[:, cache.length :]
@@ -130,20 +131,20 @@ def position_index(config: DecoderConfig, cache: Cache, tokens: Tensor) -> Tenso
 
 
 def embed(config: DecoderConfig, weights: Weights, tokens: Tensor, index: Tensor) -> Tensor:
-    """The token + position record [batch, n, width]."""
+    """Returns token plus position embeddings [batch, n, width]."""
     x = weights.token[tokens]
     return x + weights.position[index] if config.positions == "learned" else x
 
 
 def attention_norm(config: DecoderConfig, weights: Weights, layer: int, x: Tensor) -> Tensor:
-    """The normalised record [batch, n, width] that query, key and value are made from."""
+    """Returns the normalised input [batch, n, width] of query, key and value."""
     return maths.normalise(config.norm, weights.layers[layer].attention_norm, x)
 
 
 def project(
     config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Query [batch, heads, n, head_dim], and key and value [batch, kv_heads, n, head_dim]."""
+    """Returns query [batch, heads, n, head_dim], key and value [batch, kv_heads, n, head_dim]."""
     matrices = weights.layers[layer]
     query = maths.split_heads(normed @ matrices.query, config.head_dim)
     key = maths.split_heads(normed @ matrices.key, config.head_dim)
@@ -155,25 +156,26 @@ def project(
 
 
 def rope_angles(config: DecoderConfig, index: Tensor, like: Tensor) -> Tensor:
-    """The turn of each pair at each new position [n, head_dim / 2], or [batch, 1, n, head_dim / 2],
-    in radians."""
+    """Returns the rotary angle of each pair at each new position [n, head_dim / 2], or [batch, 1,
+    n, head_dim / 2], in radians."""
     angles = index.to(like.dtype).unsqueeze(-1) * maths.rope_frequencies(config.head_dim, like)
     return angles if index.dim() == 1 else angles[:, None]
 
 
 def store(cache: Cache, layer: int, key: Tensor, value: Tensor) -> None:
-    """Put the new key and value [batch, kv_heads, n, head_dim] into the cache of `layer`."""
+    """Puts the new key and value [batch, kv_heads, n, head_dim] into the cache of `layer`."""
     cache.storage.write(layer, cache.length, key, value)
 
 
 def fetch(cache: Cache, layer: int) -> tuple[Tensor, Tensor]:
-    """All keys and values of `layer` so far [batch, kv_heads, entries, head_dim]."""
+    """Returns all keys and values of `layer` so far [batch, kv_heads, entries, head_dim]."""
     return cache.storage.read(layer)
 
 
 def entry_places(cache: Cache, layer: int, count: int) -> Tensor | None:
-    """The position [batch, count] of each of the `count` entries that `fetch` gives; None if it is
-    its number. Those behind the slots so far hold nothing, unless a fault stored too many."""
+    """Returns the position [batch, count] of each of the `count` entries that `fetch` returns; None
+    if it is its number. Entries after the slots so far hold nothing, unless a fault stored too
+    many."""
     places = cache.storage.entries(layer, cache.places)
     return places if places is None else filled_up(places[:, :count], count)
 
@@ -187,8 +189,8 @@ def attend(
     values: Tensor,
     index: Tensor | Places,
 ) -> Tensor:
-    """What the new positions take from the cache [batch, n, width]. `index` has theirs, and those
-    of the entries too where these are not their numbers."""
+    """Returns what the new positions read from the cache [batch, n, width]. `index` has their
+    positions, and those of the entries too where these are not their numbers."""
     if isinstance(index, Places):
         index, slots = index
     else:
@@ -200,50 +202,50 @@ def attend(
 
 
 def visible(config: DecoderConfig, index: Tensor, slots: Tensor) -> Tensor:
-    """Which entry of the cache, at the positions `slots` [m], each new position [n] may see: bool
-    [n, m], or [batch, 1, n, m]."""
+    """Returns which entries of the cache, at the positions `slots` [m], each new position [n] may
+    see: bool [n, m], or [batch, 1, n, m]."""
     distance = distances(index, slots)
     seen = distance >= 0
     return seen if config.window is None else seen & (distance < config.window)
 
 
 def alibi_bias(config: DecoderConfig, index: Tensor, slots: Tensor, like: Tensor) -> Tensor:
-    """The penalty of each new position [n] for each entry at `slots` [m]: [heads, n, m], or
+    """Returns the penalty of each new position [n] for each entry at `slots` [m]: [heads, n, m], or
     [batch, heads, n, m]."""
     distance = distances(index, slots).to(like.dtype)
     return -maths.alibi_slopes(config.heads, like) * distance
 
 
 def attention_residual(x: Tensor, attention: Tensor) -> Tensor:
-    """The residual stream after attention [batch, n, width]."""
+    """Returns the residual stream after attention [batch, n, width]."""
     return x + attention
 
 
 def mlp_norm(config: DecoderConfig, weights: Weights, layer: int, x: Tensor) -> Tensor:
-    """The normalised record [batch, n, width] that the MLP reads."""
+    """Returns the normalised input [batch, n, width] of the MLP."""
     return maths.normalise(config.norm, weights.layers[layer].mlp_norm, x)
 
 
 def mlp(weights: Weights, layer: int, normed: Tensor) -> Tensor:
-    """The MLP's output [batch, n, width]."""
+    """Returns the output of the MLP [batch, n, width]."""
     return maths.feed_forward(weights.layers[layer], normed)
 
 
 def mlp_residual(x: Tensor, hidden: Tensor) -> Tensor:
-    """The residual stream after the MLP [batch, n, width]."""
+    """Returns the residual stream after the MLP [batch, n, width]."""
     return x + hidden
 
 
 def final_norm(config: DecoderConfig, weights: Weights, x: Tensor) -> Tensor:
-    """The normalised record [batch, n, width] that the readout reads."""
+    """Returns the normalised input [batch, n, width] of the readout."""
     return maths.normalise(config.norm, weights.final_norm, x)
 
 
 def readout(weights: Weights, x: Tensor) -> Tensor:
-    """Logits [batch, n, vocab], by the tied embedding."""
+    """Returns logits [batch, n, vocab], by the tied embedding."""
     return x @ weights.token.T
 
 
 def advance(cache: Cache, count: int) -> None:
-    """Count `count` more tokens as seen."""
+    """Counts `count` more slots as fed."""
     cache.length += count

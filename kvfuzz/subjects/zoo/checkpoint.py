@@ -1,12 +1,12 @@
-"""The trained checkpoint that `kvfuzz audit` recreates: four patterns of four tokens, learned.
+"""Trains the checkpoint that `kvfuzz audit` recreates: it learns four patterns of four tokens.
 
-It is trained on the uncached path alone, in float64, so that the rounding under audit has no part
-in it, and then rounded to float32. One build of torch always reaches the same bits. Builds whose
+Training uses the uncached path alone, in float64, so that the rounding under audit has no part in
+it; the result is rounded to float32. One build of torch always reaches the same bits. Builds whose
 kernels group sums in another order end at other weights, since the updates amplify rounding; the
 loss bound holds for each, and the margin below the audit's boundary is measured over seeds and
 kernels (docs/audit.md).
 
-Each update is taken at weights jittered by a few per cent. Without that, normalising over four
+Each update is taken at weights jittered by a few per cent. Without jitter, normalising over four
 features makes this width ill-conditioned: a checkpoint that fits the corpus as well turns the
 rounding of float32 into errors of up to 5e-5.
 """
@@ -28,10 +28,10 @@ from kvfuzz.subjects.trace import ignore_note
 from kvfuzz.subjects.zoo import uncached
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
-from kvfuzz.subjects.zoo.weights import Parameters, drawn
+from kvfuzz.subjects.zoo.weights import Parameters, draw_parameters
 
 # Six of the eight tokens have more than one successor: 0 is followed by 1 or by 2, 1 by 2, 5 or 7,
-# and so on. So the history, which the cache holds, decides what follows.
+# and so on. So the next token depends on the history, which the cache holds.
 PATTERNS = ((0, 1, 2, 3), (4, 1, 5, 6), (0, 2, 5, 7), (4, 2, 1, 7))
 CONFIG = DecoderConfig(vocab_size=8, max_length=12)
 
@@ -71,14 +71,16 @@ class Checkpoint:
 
 
 def train(recipe: Recipe | None = None, max_loss: float = MAX_LOSS) -> Checkpoint:
-    """Recreate the checkpoint: the same recipe gives the same weights, whatever the global random
+    """Trains the checkpoint. The same recipe gives the same weights, whatever the global random
     state, default dtype and thread count, all of which stay as they were.
 
     Raises InvalidSubject if the loss stays above `max_loss`.
     """
     recipe = recipe or Recipe()
     with one_thread(), torch.inference_mode(False), torch.enable_grad():
-        flat = _trained(drawn(CONFIG, recipe.seed, torch.float64, "cpu").flat.detach(), recipe)
+        flat = _trained(
+            draw_parameters(CONFIG, recipe.seed, torch.float64, "cpu").flat.detach(), recipe
+        )
         parameters = Parameters(CONFIG, flat.to(torch.float32))
         parameters.requires_grad_(False)
         loss = float(_loss(parameters, _corpus()))
@@ -102,8 +104,8 @@ def one_thread() -> Iterator[None]:
 
 
 def _trained(flat: Tensor, recipe: Recipe) -> Tensor:
-    """`flat` after the recipe's updates. Adam is written out: it is four lines on a flat tensor,
-    whose defaults no release can change."""
+    """Returns `flat` after the recipe's updates. Adam is written out, four lines on a flat tensor,
+    so that no release can change its defaults."""
     corpus = _corpus()
     generator = torch.Generator().manual_seed(recipe.seed)
     mean, square = torch.zeros_like(flat), torch.zeros_like(flat)
@@ -121,19 +123,19 @@ def _trained(flat: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _gradient(flat: Tensor, jitter: Tensor, corpus: Tensor, smoothing: float) -> Tensor:
-    """The gradient of the smoothed loss with respect to `flat`, at weights `flat * jitter`."""
+    """Returns the gradient of the smoothed loss with respect to `flat`, at `flat * jitter`."""
     parameters = Parameters(CONFIG, flat * jitter)
     (gradient,) = torch.autograd.grad(_loss(parameters, corpus, smoothing), [parameters.flat])
     return gradient * jitter
 
 
 def _loss(parameters: Parameters, corpus: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Nats per predicted token of `corpus` [patterns, max_length + 1]."""
+    """Returns the nats per predicted token of `corpus` [patterns, max_length + 1]."""
     logits = uncached.logits(CONFIG, parameters.weights(), corpus[:, :-1], ignore_note)
     return F.cross_entropy(logits.flatten(0, 1), corpus[:, 1:].flatten(), label_smoothing=smoothing)
 
 
 def _corpus() -> Tensor:
-    """Each pattern repeated until every position has a next token [patterns, max_length + 1]."""
+    """Repeats each pattern until every position has a next token [patterns, max_length + 1]."""
     rows = [list(islice(cycle(pattern), CONFIG.max_length + 1)) for pattern in PATTERNS]
     return torch.tensor(rows, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What a registered decoder can be."""
+"""The configuration of a registered decoder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ALTERNATING_WINDOW = 3
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A decoder-only transformer; the defaults are the source text's.
+    """A decoder-only transformer; the defaults are those of the source text.
 
-    `scale` multiplies the standard deviation width^-1/2 of every weight; between 0.7 and 2 faults
-    show best. `window` is the number of latest positions a query sees, itself included; None for
-    all. `cache` is how keys and values are stored (`kvfuzz.subjects.zoo.storage`); a ring keeps
-    layers without a window whole. `mix` is how the layers mix tokens:
+    `scale` multiplies the standard deviation width^-1/2 of every weight; faults show best between
+    0.7 and 2. `window` is the number of latest positions that a query sees, itself included; None
+    for all. `cache` is the kind of storage (`kvfuzz.subjects.zoo.storage`); a ring keeps layers
+    without a window whole. `mix` is how the layers mix tokens:
 
     - `uniform`: all attend, within `window`;
     - `alternating`: the first, third, ... within `window` (ALTERNATING_WINDOW if that is None),
@@ -54,7 +54,7 @@ class DecoderConfig:
         _require(
             self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of {self.heads}"
         )
-        # One feature normalises to nothing but its bias: there is no decoder in that.
+        # Normalising one feature leaves nothing but its bias.
         _require(self.width > 1, "head_dim", self.head_dim, "2 or more with a single head")
         _require(self.positions in POSITIONS, "positions", self.positions, " or ".join(POSITIONS))
         _require(self.norm in NORMS, "norm", self.norm, " or ".join(NORMS))
@@ -86,22 +86,22 @@ class DecoderConfig:
         return layer - 1 if shares else layer
 
     def stores(self, layer: int) -> bool:
-        """Whether `layer` puts keys and values of its own into the cache."""
+        """Whether `layer` stores its own keys and values in the cache."""
         return self.source(layer) == layer and not self.recurs(layer)
 
     def at(self, layer: int) -> DecoderConfig:
-        """This configuration as `layer` has it: `window` is that of the layer."""
-        return _alternated(self)[layer % 2] if self.mix == "alternating" else self
+        """Returns this configuration with the `window` of `layer`."""
+        return _alternating(self)[layer % 2] if self.mix == "alternating" else self
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """How many of the latest positions each layer must keep; None for all."""
+        """The number of latest positions that each layer must keep; None for all."""
         return tuple(
             self.at(layer).window if self.stores(layer) else None for layer in range(self.layers)
         )
 
     def with_settings(self, **settings: Any) -> DecoderConfig:
-        """This configuration with other `settings`. Raises UsageError for an unknown field."""
+        """Returns a changed configuration. Raises UsageError for an unknown field."""
         names = [field.name for field in dataclasses.fields(self)]
         for name in settings:
             if name not in names:
@@ -110,8 +110,8 @@ class DecoderConfig:
 
 
 @lru_cache(maxsize=256)
-def _alternated(config: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig]:
-    """`config` as the layers with and without a window have it."""
+def _alternating(config: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig]:
+    """Returns the configuration of the layers with a window, and of those without."""
     window = config.window or ALTERNATING_WINDOW
     return dataclasses.replace(config, window=window), dataclasses.replace(config, window=None)
 

@@ -1,7 +1,6 @@
 """Arithmetic that both paths of the registered decoder share.
 
-Nothing here knows which position a row holds or what a query may see: a cache bug hides in
-indices, masks and storage, and each path has its own of those.
+Nothing here knows positions, masks or storage. Cache bugs hide there, so each path has its own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ ROPE_BASE = 10_000.0
 
 
 def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
-    """LayerNorm or RMSNorm over the last axis of `x` [..., batch, time, width]."""
+    """Applies LayerNorm or RMSNorm over the last axis of `x` [..., batch, time, width]."""
     if kind == "layernorm" and norm.gain.dim() == 1:
         return F.layer_norm(x, x.shape[-1:], norm.gain, norm.bias, EPSILON)
     if kind == "layernorm":
@@ -26,26 +25,27 @@ def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
 
 
 def looked_up(table: Tensor, index: Tensor) -> Tensor:
-    """The rows `index` [...] of `table` [rows, width], or of each of several [sets, 1, rows,
-    width]."""
+    """Returns the rows `index` [...] of `table` [rows, width], or of each of several tables [sets,
+    1, rows, width]."""
     return table[index] if table.dim() == 2 else table[:, 0][:, index]
 
 
 def times(x: Tensor, matrix: Tensor) -> Tensor:
-    """`x` [batch, time, n] by `matrix` [n, m], or [sets, batch, time, n] by each of several [sets,
-    1, n, m], where a broadcast product would copy each matrix for every row."""
+    """Multiplies `x` [batch, time, n] by `matrix` [n, m], or `x` [sets, batch, time, n] by each of
+    several matrices [sets, 1, n, m]."""
     if matrix.dim() == 2:
         return x @ matrix
+    # A broadcast product would copy each matrix for every row.
     return torch.bmm(x.flatten(1, 2), matrix[:, 0]).view(*x.shape[:3], -1)
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """[..., batch, time, heads * head_dim] -> [..., batch, heads, time, head_dim]."""
+    """Turns [..., batch, time, heads * head_dim] into [..., batch, heads, time, head_dim]."""
     return x.view(*x.shape[:-1], -1, head_dim).transpose(-3, -2)
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """`x` [..., time, head_dim], each pair (i, i + head_dim/2) turned by `angles`
+    """Rotates each pair (i, i + head_dim/2) of `x` [..., time, head_dim] by `angles`
     [..., time, head_dim/2] (rotary embedding, arXiv 2104.09864)."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
@@ -53,13 +53,13 @@ def rotated(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def rope_frequencies(head_dim: int, like: Tensor) -> Tensor:
-    """The turn per position of each pair [head_dim / 2], in radians."""
+    """Returns the rotary angle per position of each pair [head_dim / 2], in radians."""
     exponents = torch.arange(0, head_dim, 2, dtype=like.dtype, device=like.device) / head_dim
     return ROPE_BASE**-exponents
 
 
 def alibi_slopes(heads: int, like: Tensor) -> Tensor:
-    """The penalty per position of distance [heads, 1, 1] (arXiv 2108.12409)."""
+    """Returns the penalty per position of distance [heads, 1, 1] (arXiv 2108.12409)."""
     steps = torch.arange(1, heads + 1, dtype=like.dtype, device=like.device)
     return (2.0 ** (-8.0 * steps / heads))[:, None, None]
 
@@ -72,8 +72,8 @@ def attend(
     or [batch, heads, n, m] or None.
     Returns [..., n, heads * head_dim].
 
-    A hidden key scores the smallest finite number, not -inf: a row that sees nothing, which only
-    padding is or a fault makes, is then wrong rather than NaN.
+    A hidden key scores the smallest finite number, not -inf. So a position that sees nothing, as
+    padding or by a fault, gets a wrong number and not NaN.
     """
     group = query.shape[-3] // key.shape[-3]
     if group > 1:
@@ -87,13 +87,14 @@ def attend(
 
 
 def decay(gate: Tensor) -> Tensor:
-    """The share of its state that a recurrent layer keeps at each token, [...] both ways."""
+    """Returns the share of its state that a recurrent layer keeps at each token, [...] in and
+    out."""
     return gate.sigmoid()
 
 
 def gated(query: Tensor, hidden: Tensor, head_dim: int) -> Tensor:
-    """The states `hidden` [..., time, kv_heads * head_dim] as `query` [..., time, heads * head_dim]
-    lets them through; each is read by a group of heads, as keys and values are."""
+    """Gates the states `hidden` [..., time, kv_heads * head_dim] by `query` [..., time, heads *
+    head_dim]. A group of heads reads each state, as with keys and values."""
     group = query.shape[-1] // hidden.shape[-1]
     if group > 1:
         split = hidden.view(*hidden.shape[:-1], -1, head_dim)
@@ -102,6 +103,6 @@ def gated(query: Tensor, hidden: Tensor, head_dim: int) -> Tensor:
 
 
 def feed_forward(layer: Layer, x: Tensor) -> Tensor:
-    """The MLP, [..., time, width] -> [..., time, width]."""
+    """Runs the MLP. [..., time, width] in and out."""
     hidden = F.gelu(times(x, layer.mlp_in) + layer.mlp_in_bias)
     return times(hidden, layer.mlp_out) + layer.mlp_out_bias

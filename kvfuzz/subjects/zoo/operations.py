@@ -1,4 +1,4 @@
-"""What can be done to a cache between calls. Whatever is refused is refused before it begins."""
+"""What can be done to a cache between calls. A refusal comes before anything changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ View = list[tuple[Tensor, Tensor] | None]
 
 
 def crop(cache: Cache, count: int) -> Cache:
-    """Drop the last `count` slots of every row. Raises NotImplementedError where a ring has
-    evicted, or a recurrent layer forgotten, what would then be the newest."""
+    """Drops the last `count` slots of every row. Raises NotImplementedError where a ring has
+    evicted, or a recurrent layer forgotten, what the rest needs."""
     if count >= cache.length:
         return reset(cache)
     length = cache.length - count
@@ -31,7 +31,7 @@ def crop(cache: Cache, count: int) -> Cache:
 
 
 def reorder(cache: Cache, rows: Tensor) -> Cache:
-    """Row i becomes the old row `rows[i]`: a permutation, a selection or a repetition."""
+    """Makes row i the old row `rows[i]`: a permutation, a selection or a repetition."""
     cache.storage.reorder(rows)
     cache.history = recurrence.reorder(cache.history, rows)
     cache.places = None if cache.places is None else cache.places[rows]
@@ -39,13 +39,13 @@ def reorder(cache: Cache, rows: Tensor) -> Cache:
 
 
 def copy(cache: Cache) -> Cache:
-    """An independent cache that holds the same."""
+    """Returns an independent cache that holds the same."""
     places = None if cache.places is None else cache.places.clone()
     return Cache(cache.length, cache.storage.copy(), places, recurrence.copy(cache.history))
 
 
 def save(cache: Cache) -> dict[str, Any]:
-    """What `load` needs, in plain containers of tensors of their own."""
+    """Returns what `load` needs, in plain containers of tensors of their own."""
     return {
         "length": cache.length,
         "places": None if cache.places is None else cache.places.clone(),
@@ -55,14 +55,14 @@ def save(cache: Cache) -> dict[str, Any]:
 
 
 def load(config: DecoderConfig, state: dict[str, Any]) -> Cache:
-    """The cache that `save` was given."""
+    """Returns the cache whose `save` returned `state`."""
     storage = KINDS[config.cache].load(config, state["storage"])
     history = [State(*tensors) for tensors in state["history"]]
     return Cache(state["length"], storage, state["places"], history)
 
 
 def reset(cache: Cache) -> Cache:
-    """The same cache, emptied for another sequence in each row."""
+    """Empties the same cache for another sequence in each row."""
     cache.storage.reset()
     cache.history = recurrence.reset(cache.history)
     cache.length, cache.places = 0, None
@@ -70,7 +70,7 @@ def reset(cache: Cache) -> Cache:
 
 
 def view(config: DecoderConfig, cache: Cache) -> View:
-    """The keys and values [batch, kv_heads, held, head_dim] that each layer holds, the newest slot
+    """Returns the keys and values [batch, kv_heads, held, head_dim] of each layer, the newest slot
     last; None for a layer that stores none."""
     return [
         cache.storage.view(layer, cache.length, cache.places) if config.stores(layer) else None
@@ -79,5 +79,5 @@ def view(config: DecoderConfig, cache: Cache) -> View:
 
 
 def unused(cache: Cache) -> list[Tensor]:
-    """Writable views of all slots that hold nothing at the moment."""
+    """Returns writable views of all slots that hold nothing now."""
     return [slots for slots in cache.storage.unused(cache.length) if slots.numel()]

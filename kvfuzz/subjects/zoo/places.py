@@ -1,8 +1,8 @@
-"""Where each slot of a cache stands in its own row.
+"""The position of each slot of a cache in its own row.
 
-A slot is what one column of one call takes in every row. While every slot holds text its position
-is its number, and nothing needs to be kept. Once a call was given a mask or positions, a table
-[batch, slots] has the position of each slot, and NOWHERE for padding.
+One column of one call takes one slot in every row. While every slot holds text, its position is its
+number, and nothing needs to be kept. Once a call was given a mask or positions, a table [batch,
+slots] has the position of each slot, and NOWHERE for padding.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Behind every query: what stands here is seen by nobody.
+# Later than every query: no query sees an entry at this position.
 NOWHERE = 1 << 40
 
 
 class Places(NamedTuple):
-    """The positions of the `queries`, [n] or [batch, n], and of the `entries` of the cache that
-    they may attend to [batch, m]."""
+    """The positions of the `queries`, [n] or [batch, n], and of the `entries` of the cache [batch,
+    m]."""
 
     queries: Tensor
     entries: Tensor
@@ -27,10 +27,11 @@ class Places(NamedTuple):
 def placed(
     before: Tensor | None, length: int, tokens: Tensor, mask: Tensor | None, given: Tensor | None
 ) -> Tensor:
-    """The table [batch, length + n] once `tokens` [batch, n] join the `length` slots `before`.
+    """Returns the table [batch, length + n] after `tokens` [batch, n] join the `length` slots
+    `before`.
 
-    `mask` bool [batch, length + n] says which hold text; what it says of earlier slots is known.
-    Positions that are not `given` [batch, n] count the row's own text.
+    `mask` bool [batch, length + n] says which slots hold text; its earlier part is known already.
+    Positions that are not `given` [batch, n] count the text of the row.
     """
     batch, count = tokens.shape
     if mask is not None and mask.shape != (batch, length + count):
@@ -46,12 +47,12 @@ def placed(
 
 
 def counted(places: Tensor) -> Tensor:
-    """How many slots of each row hold text [batch]."""
+    """Returns how many slots of each row hold text [batch]."""
     return (places != NOWHERE).sum(1)
 
 
 def filled_up(places: Tensor, count: int) -> Tensor:
-    """`places` [batch, slots] for `count` entries, of which the last hold nothing."""
+    """Extends `places` [batch, slots] to `count` entries, the last of which hold nothing."""
     batch, slots = places.shape
     if slots == count:
         return places
@@ -59,7 +60,7 @@ def filled_up(places: Tensor, count: int) -> Tensor:
 
 
 def distances(index: Tensor, slots: Tensor) -> Tensor:
-    """How far each position of `index` is after each of `slots`: [n, m], or [batch, 1, n, m] where
-    either differs from row to row."""
+    """Returns how far each position of `index` is after each of `slots`: [n, m], or [batch, 1, n,
+    m] where either differs from row to row."""
     distance = index.unsqueeze(-1) - slots.unsqueeze(-2)
     return distance if distance.dim() == 2 else distance[:, None]

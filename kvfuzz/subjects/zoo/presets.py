@@ -1,4 +1,4 @@
-"""The registered decoders by name, and the factory behind `zoo` and `zoo:NAME`."""
+"""The registered decoders by name, and the factory of `zoo` and `zoo:NAME`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PRESETS = {
     "shared_kv": DecoderConfig(mix="shared_kv", positions="rope", head_dim=4),
 }
 
-# What `zoo` draws. The first value of each is what a counterexample shrinks to.
+# The settings that `zoo` draws. A counterexample shrinks to the first value of each.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "positions": ("learned", "rope", "alibi", "none"),
     "norm": ("layernorm", "rmsnorm"),
@@ -58,7 +58,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "head_dim": (2, 4, 8),
     "window": (None, 3, 5),
     "scale": (1.0, 0.7, 2.0),
-    # Not int8, which changes what is allowed: it is asked for by its name.
+    # Not int8, which changes what is allowed: name it (`zoo:int8`) to draw it.
     "cache": ("concatenated", "static", "ring", "paged", "prefix"),
     "mix": ("uniform", "alternating", "recurrent", "shared_kv"),
 }
@@ -92,7 +92,7 @@ def factory(rest: str, options: Options) -> Factory:
 
 
 def _allowed(config: DecoderConfig, name: str, value: Any) -> bool:
-    """Whether `value` may be drawn beside what the user has fixed."""
+    """Whether `value` may be drawn together with what the user has fixed."""
     try:
         config.with_settings(**{name: value})
     except UsageError:

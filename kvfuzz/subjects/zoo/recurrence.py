@@ -1,8 +1,8 @@
 """The state of a recurrent layer, one token at a time.
 
 A short causal convolution over the values, then h <- decay * h + (1 - decay) * convolved. Padding
-passes the state by. The states after the last few slots are kept, so that a small crop can roll
-back; a larger one is refused, unless it drops everything.
+leaves the state as it is. The states after the last few slots are kept, so that a small crop can
+roll back; a larger crop is refused, unless it drops everything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.weights import KERNEL
 
 ROLLBACK = 3
-"""How many slots can be rolled back."""
+"""The number of slots that can be rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,10 @@ class State:
     hidden: Tensor  # [batch, features]
 
 
-def begun(config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-    """The state before the first token."""
+def initial_state(
+    config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
+) -> State:
+    """Returns the state before the first token."""
     features = config.kv_heads * config.head_dim
     return State(
         torch.zeros(batch, KERNEL - 1, features, dtype=dtype, device=device),
@@ -38,8 +40,8 @@ def begun(config: DecoderConfig, batch: int, dtype: torch.dtype, device: torch.d
 
 
 def step(state: State, gate: Tensor, value: Tensor, kernel: Tensor, text: Tensor | None) -> State:
-    """The state after one more slot: `gate` and `value` [batch, features], `kernel`
-    [KERNEL, features]; rows where `text` [batch] is False keep theirs."""
+    """Returns the state after one more slot: `gate` and `value` [batch, features], `kernel`
+    [KERNEL, features]. Rows where `text` [batch] is False keep their state."""
     read = torch.cat((state.recent, value[:, None]), dim=1)  # [batch, KERNEL, features]
     decay = maths.decay(gate)
     hidden = decay * state.hidden + (1 - decay) * (read * kernel).sum(1)
@@ -53,8 +55,9 @@ def step(state: State, gate: Tensor, value: Tensor, kernel: Tensor, text: Tensor
 def steps(
     history: list[State], gate: Tensor, value: Tensor, kernel: Tensor, text: Tensor | None
 ) -> tuple[Tensor, list[State]]:
-    """What is hidden after each of n more slots [batch, n, features], and the `history` then, the
-    newest last, as far back as can be rolled; arguments as for `step`, but [batch, n, ...]."""
+    """Returns the hidden states after each of n more slots [batch, n, features], and the `history`
+    afterwards, the newest last, ROLLBACK slots back. Arguments are those of `step`, with an axis
+    for time: [batch, n, ...]."""
     states = list(history)
     for t in range(value.shape[1]):
         present = None if text is None else text[:, t]
@@ -64,26 +67,26 @@ def steps(
 
 
 def croppable(history: list[State], count: int) -> bool:
-    """Whether the state before the last `count` slots is still there; so it is if none recurs."""
+    """Whether the state before the last `count` slots is still there; true if no layer recurs."""
     return not history or count < len(history)
 
 
 def crop(history: list[State], count: int) -> list[State]:
-    """`history` as it was before the last `count` slots."""
+    """Returns `history` as it was before the last `count` slots."""
     return history[: len(history) - count]
 
 
 def reorder(history: list[State], rows: Tensor) -> list[State]:
-    """Row i of every state becomes the old row `rows[i]`."""
+    """Makes row i of every state the old row `rows[i]`."""
     return [State(state.recent[rows], state.hidden[rows]) for state in history]
 
 
 def copy(history: list[State]) -> list[State]:
-    """The same states in tensors of their own."""
+    """Returns the same states in tensors of their own."""
     return [State(state.recent.clone(), state.hidden.clone()) for state in history]
 
 
 def reset(history: list[State]) -> list[State]:
-    """The state before the first token, for as many rows."""
+    """Returns the state before the first token, for as many rows."""
     first = history[:1]
     return [State(torch.zeros_like(s.recent), torch.zeros_like(s.hidden)) for s in first]

@@ -1,4 +1,4 @@
-"""The uncached path: the complete prefix, one causal mask, no state."""
+"""The uncached path of the registered decoder: the whole prefix at once, no state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Geometry(NamedTuple):
-    """What depends on positions alone: which see which within each window, bool [time, time]; the
-    penalty for distance [heads, time, time]; and the rotary turns [time, head_dim / 2]."""
+    """What depends on positions alone: who sees whom within each window, bool [time, time]; the
+    penalty for distance [heads, time, time]; and the rotary angles [time, head_dim / 2]."""
 
     visible: dict[int | None, Tensor]
     bias: Tensor | None
@@ -26,9 +26,11 @@ class Geometry(NamedTuple):
 
 
 def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) -> Tensor:
-    """Logits [batch, time, vocab] for all of `tokens` [batch, time]; `note` sees every state.
+    """Returns logits [batch, time, vocab] for all of `tokens` [batch, time]; `note` gets every
+    state.
 
-    Of several sets of weights (`weights.views`), logits and states have an axis for them in front.
+    With several sets of weights (`weights.views`), logits and states have an axis for them in
+    front.
     """
     time = tokens.shape[1]
     index = torch.arange(time, device=tokens.device)
@@ -44,7 +46,7 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
         if config.recurs(number):
             mixed = _recurrent(config, number, layer, normed, note)
         else:
-            # A layer that shares takes the pair that the layer before it made.
+            # A layer that shares takes the keys and values of the layer before it.
             given = pair if config.source(number) != number else None
             mixed, pair = _attention(config, number, layer, normed, geometry, given, note)
         attention = maths.times(mixed, layer.out)
@@ -65,7 +67,7 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
 
 
 def _geometry(config: DecoderConfig, index: Tensor, like: Tensor) -> Geometry:
-    """That of the positions `index` [time]."""
+    """Returns the geometry of the positions `index` [time]."""
     everywhere = torch.ones(len(index), len(index), dtype=torch.bool, device=index.device)
     causal = everywhere.tril()
     visible = {
@@ -91,8 +93,8 @@ def _attention(
     given: Pair | None,
     note: Note,
 ) -> tuple[Tensor, Pair]:
-    """What each position takes from those before it [..., time, heads * head_dim], and the keys and
-    values for that: those `given`, or the layer's own."""
+    """Returns what each position reads from those before it [..., time, heads * head_dim], and the
+    keys and values that it read: those `given`, or the layer's own."""
     matrices = (layer.query,) if given else (layer.query, layer.key, layer.value)
     new = [maths.split_heads(maths.times(normed, matrix), config.head_dim) for matrix in matrices]
     if geometry.angles is not None:
@@ -107,8 +109,8 @@ def _attention(
 def _recurrent(
     config: DecoderConfig, number: int, layer: Layer, normed: Tensor, note: Note
 ) -> Tensor:
-    """The recurrence in its closed form [..., time, heads * head_dim]: the state at a position is
-    the sum of what each position up to it put in, times the decays since then."""
+    """Computes the recurrence in closed form [..., time, heads * head_dim]: the state at a position
+    is the sum of the inputs up to it, each times the decays since then."""
     assert layer.convolution is not None
     query, gate, value = (maths.times(normed, m) for m in (layer.query, layer.key, layer.value))
     note("kv", number, query, gate, value)
@@ -120,8 +122,8 @@ def _recurrent(
     put_in = (1 - maths.decay(gate)) * convolved
     everywhere = torch.ones(time, time, dtype=torch.bool, device=normed.device)
     later, from_then_on = everywhere.tril(-1)[..., None], everywhere.tril()[..., None]
-    # The logarithm of the decay at each position (rows), for what an earlier one (columns) put in,
-    # summed over the rows: [..., time, time, features].
+    # Sums of log-decays, from after an input (columns) up to a position (rows):
+    # [..., time, time, features].
     logs = F.logsigmoid(gate)[..., :, None, :].masked_fill(~later, 0.0).cumsum(-3)
     shares = logs.exp() * from_then_on
     hidden = (shares * put_in[..., None, :, :]).sum(-2)

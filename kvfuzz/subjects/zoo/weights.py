@@ -57,15 +57,15 @@ class Parameters(nn.Module):
         self.flat = nn.Parameter(flat)
 
     def weights(self) -> Weights:
-        """The named views into the flat parameter as it is now."""
+        """Returns the named views into the flat parameter as it is now."""
         return views(self.config, self.flat)
 
 
 def views(config: DecoderConfig, flat: Tensor) -> Weights:
-    """The named views into `flat`, which holds one set of weights [n] or several [sets, n].
+    """Returns the named views into `flat`, which holds one set of weights [n] or several [sets, n].
 
-    Those of several have axes before their own, so that they broadcast over activations [sets,
-    batch, time, features].
+    Views of several sets have axes in front of their own, so that they broadcast over activations
+    [sets, batch, time, features].
     """
     sizes, shapes = _layout(config, flat.shape[:-1])
     pieces = torch.split(flat, sizes, dim=-1)
@@ -77,19 +77,22 @@ def views(config: DecoderConfig, flat: Tensor) -> Weights:
 def _layout(
     config: DecoderConfig, sets: tuple[int, ...]
 ) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The number of entries of each view and its shape, with the axes of `views` in front."""
+    """Returns the number of entries and the shape of each view, with the axes of `views` in
+    front."""
     own = _shapes(config)
     return [math.prod(shape) for shape in own], [
         (*sets, *(1,) * (3 - len(shape)), *shape) if sets else shape for shape in own
     ]
 
 
-def drawn(config: DecoderConfig, seed: int, dtype: torch.dtype, device: str) -> Parameters:
-    """Parameters drawn by `seed`: the same on every device, and rounded from the same float64
+def draw_parameters(
+    config: DecoderConfig, seed: int, dtype: torch.dtype, device: str
+) -> Parameters:
+    """Draws parameters by `seed`: the same on every device, and rounded from the same float64
     values in every dtype.
 
     Norm gains are 1 + 0.2 x, biases 0.2 x, matrices scale * width^-1/2 x, with x normal: gains
-    of one and biases of nought would hide a skipped norm.
+    of one and biases of zero would hide a skipped norm.
     """
     generator = torch.Generator().manual_seed(seed)
     shapes = _shapes(config)
@@ -115,7 +118,7 @@ def drawn(config: DecoderConfig, seed: int, dtype: torch.dtype, device: str) -> 
 
 
 def _shapes(config: DecoderConfig) -> list[tuple[int, ...]]:
-    """The shapes of the views, in the order in which `_named` takes them."""
+    """Returns the shapes of the views, in the order of `_named`."""
     width, hidden = config.width, MLP_RATIO * config.width
     kv = config.kv_heads * config.head_dim
     norm: list[tuple[int, ...]] = [(width,), (width,)]

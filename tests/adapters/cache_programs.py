@@ -49,9 +49,6 @@ def run(
             break
         held = [[*row, *new] for row, new in zip(rows, chunk, strict=True)]
         text.append(f"feed {chunk}")
-        for tensor in subject.unused(cache) if hasattr(subject, "unused") else ():
-            tensor.fill_(1e4)
-        logits = None
         try:
             logits, cache = _fed(subject, chunk, held, cache, given)
         except NotImplementedError as error:
@@ -63,15 +60,28 @@ def run(
         if not difference <= outcome.worst:
             outcome.worst, outcome.where = difference, "; ".join(text)
         if offered and draw.random() < 0.6:
-            word = draw.choice(offered)
-            try:
-                rows, cache, what = _operated(subject, word, draw, rows, cache)
-            except NotImplementedError as error:
-                outcome.refused[f"{word}: {error}"] += 1
-                continue
-            outcome.done[word] += 1
-            text.append(what)
+            rows, cache = _operate(subject, draw.choice(offered), draw, rows, cache, outcome, text)
     return outcome
+
+
+def _operate(
+    subject: Any,
+    word: str,
+    draw: random.Random,
+    rows: list[Row],
+    cache: Any,
+    outcome: Outcome,
+    text: list[str],
+) -> tuple[list[Row], Any]:
+    """Do the operation `word`, and note that or the refusal."""
+    try:
+        rows, cache, what = _operated(subject, word, draw, rows, cache)
+    except NotImplementedError as error:
+        outcome.refused[f"{word}: {error}"] += 1
+        return rows, cache
+    outcome.done[word] += 1
+    text.append(what)
+    return rows, cache
 
 
 def _chunk(
@@ -91,6 +101,8 @@ def _chunk(
 
 
 def _fed(subject: Any, chunk: list[Row], held: list[Row], cache: Any, given: Any) -> Any:
+    for tensor in subject.unused(cache) if hasattr(subject, "unused") else ():
+        tensor.fill_(1e4)
     tokens = torch.tensor([[37 if t is None else t for t in row] for row in chunk])
     extra = {}
     if "mask" in given:
