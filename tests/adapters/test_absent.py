@@ -1,4 +1,4 @@
-"""A library that is not installed, or does not import, is told in one line."""
+"""A library that is not installed, or does not import, is refused in one line."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_the_paths_agree(model_type):
 
 
 def test_rows_pass_a_window():
-    """A rotating cache is told from one that keeps everything, and agrees past its window."""
+    """A rotating cache is known from one that keeps everything, and agrees past its window."""
     made = subject("cohere2")
     assert made.windows == [WINDOW, None]
     cache = made.new_cache(2)
@@ -97,7 +97,7 @@ def test_a_copy_is_independent():
 
 @pytest.mark.parametrize("model_type", ["llama", "cohere2", "mamba"])
 def test_what_was_saved_goes_on(model_type):
-    """The library's own file is what is pickled between; an empty cache it cannot save."""
+    """The bytes of the library's own file are pickled; it cannot save an empty cache."""
     made = subject(model_type)
     with pytest.raises(NotImplementedError, match="holds nothing"):
         made.save(made.new_cache(2))

@@ -182,7 +182,7 @@ def test_nothing_of_promotion_stays_behind():
 
 
 def test_the_network_is_switched_off():
-    """The library is told to stay offline before it is imported."""
+    """The environment says to stay offline before the library is imported."""
     code = (
         "import os; os.environ.pop('HF_HUB_OFFLINE', None); import sys; "
         "from kvfuzz.subjects.transformers.factory import factory; "
@@ -215,7 +215,7 @@ def test_gemma2_alternates_its_windows():
 
 
 def test_gpt_neo_alternates_its_windows():
-    """Of layers whose kinds are told in runs, the first two are kept: one global, one local."""
+    """Of layers whose kinds are listed in runs, the first two are kept: one global, one local."""
     made = factory("gpt_neo", Options())
     config = made.build(0, "float32", {}).model.config
     assert config.attention_layers == ["global", "local"]
@@ -336,7 +336,7 @@ def test_a_model_that_cannot_be_sized_in_advance_is_built(monkeypatch):
     assert factory("gpt2", Options()).seeded
 
 
-def test_without_transformers_the_way_to_install_is_told(monkeypatch):
+def test_without_transformers_the_refusal_says_how_to_install_it(monkeypatch):
     """Where the library is missing, the refusal says what to install."""
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InvalidSubject) as refusal:

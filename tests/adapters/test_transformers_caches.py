@@ -105,11 +105,11 @@ def test_a_recurrent_model_goes_through_programs(kind):
             assert outcome.worst < ALLOWED, (seed, outcome.where)
 
 
-def test_a_hybrid_agrees_when_it_is_told_positions():
+def test_a_hybrid_agrees_when_it_is_given_positions():
     """bamba starts again at position 0 in every call unless positions are given."""
-    told = [run(subject_of("bamba", s), s, given=("positions",)).worst for s in range(PROGRAMS)]
-    untold = [run(subject_of("bamba", s), s).worst for s in range(PROGRAMS)]
-    assert max(told) < ALLOWED < max(untold)
+    given = [run(subject_of("bamba", s), s, given=("positions",)).worst for s in range(PROGRAMS)]
+    without = [run(subject_of("bamba", s), s).worst for s in range(PROGRAMS)]
+    assert max(given) < ALLOWED < max(without)
 
 
 def test_a_decoder_with_an_encoder_follows_its_rows():

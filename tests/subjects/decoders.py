@@ -259,7 +259,7 @@ def decoder(**parts):
 
 
 class RecurrentDecoder(Decoder):
-    """Its layers keep a sum, and count tokens beside it."""
+    """Its layers keep a sum, and the cache counts the tokens."""
 
     mixer = Recurrence
 

@@ -40,7 +40,7 @@ class ForgetsOnDecode(Summing):
 
 
 class Zero(Summing):
-    """Both paths give nought: nothing can be told from that."""
+    """Both paths give zero, which shows nothing."""
 
     def uncached(self, tokens):
         return super().uncached(tokens) * 0

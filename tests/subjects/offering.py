@@ -10,7 +10,7 @@ WIDTH, VOCAB, LONGEST = 16, 23, 24
 
 
 class Root(nn.Module):
-    """Divides by the root of the mean of squares; by nothing besides if `gain` is `exact`."""
+    """Divides by the root of the mean of squares; without gain and epsilon if `gain` is `exact`."""
 
     def __init__(self, gain):
         super().__init__()
@@ -31,7 +31,7 @@ class Mixing(nn.Module):
         self.layer, self.heads, self.place = layer, heads, place
         sizes = (WIDTH, WIDTH, WIDTH, WIDTH)
         self.a, self.b, self.c, self.d = (nn.Linear(n, WIDTH, bias=bias != "none") for n in sizes)
-        if bias == "nought":
+        if bias == "zero":
             for one in (self.a, self.b, self.c, self.d):
                 nn.init.zeros_(one.bias)
 

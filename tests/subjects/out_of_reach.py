@@ -188,7 +188,7 @@ class HardCodedCache(Preallocated):
 
 
 class ScriptedInside(Preallocated):
-    """An island inside a scripted function, beside which logits have another way to the weights."""
+    """An island inside a scripted function, but logits reach the weights by another way too."""
 
     def uncached(self, tokens):
         logits = super().uncached(tokens)

@@ -69,7 +69,7 @@ class Program:
         self.poison()
         before = self.view()
         logits, cache = self.decoder.cached(
-            torch.tensor(table), self.cache, **self.told(rows, count)
+            torch.tensor(table), self.cache, **self.arguments(rows, count)
         )
         self.done.append(f"{self.current}: feed {count} {text if self.given else ''}")
         self.caches[self.current], self.rows[self.current] = cache, rows
@@ -86,21 +86,21 @@ class Program:
         mixed = [self.random.random() < 0.6 for _ in range(count)]
         return self.random.choice((left, right + [False] * pads, mixed))
 
-    def told(self, rows, count):
+    def arguments(self, rows, count):
         """The optional arguments of a call that leaves the account at `rows`. Where there is a
         choice, some calls are given less."""
-        told = {}
+        given = {}
         padded = any(token is None for row in rows for token in row[len(row) - count :])
         if "mask" in self.given and (padded or self.random.random() < 0.7):
-            told["mask"] = torch.tensor([[token is not None for token in row] for row in rows])
+            given["mask"] = torch.tensor([[token is not None for token in row] for row in rows])
         if "positions" in self.given and self.random.random() < 0.7:
-            told["positions"] = torch.tensor(
+            given["positions"] = torch.tensor(
                 [
                     [len(text(row[:slot])) for slot in range(len(row) - count, len(row))]
                     for row in rows
                 ]
             )
-        return told
+        return given
 
     def crop(self):
         count = self.random.choice((1, 1, 2, 3, 5, 50))

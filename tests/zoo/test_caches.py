@@ -22,7 +22,7 @@ def decoder_of(**settings):
 
 
 def in_one_call(decoder):
-    """What an int8 cache is held to: it rounds each token alone, however it is fed."""
+    """The reference of an int8 cache, which rounds each token alone, however it is fed."""
     return lambda tokens: decoder.cached(tokens, decoder.new_cache(len(tokens)))[0]
 
 
@@ -181,9 +181,9 @@ def test_a_fault_in_the_cached_path_is_found(target):
     program(decoder, 0)
 
 
-def fed(decoder, count, **told):
+def fed(decoder, count, **given):
     tokens = torch.arange(2 * count).view(2, count)
-    return decoder.cached(tokens, decoder.new_cache(2), **told)[1]
+    return decoder.cached(tokens, decoder.new_cache(2), **given)[1]
 
 
 def test_a_full_ring_can_be_rolled_back_by_its_spare_entries():
@@ -206,16 +206,16 @@ def test_a_recurrent_layer_can_be_rolled_back_a_few_slots():
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("given", "words"),
     [
         ({"mask": torch.ones(2, 3, dtype=torch.bool)}, r"mask should be \[2, 4\], got \[2, 3\]"),
         ({"positions": torch.zeros(1, 4).long()}, r"positions should be \[2, 4\], got \[1, 4\]"),
     ],
 )
-def test_a_mask_or_positions_of_another_shape_are_refused(told, words):
+def test_a_mask_or_positions_of_another_shape_are_refused(given, words):
     """With the shape that they should have."""
     with pytest.raises(ValueError, match=words):
-        fed(decoder_of(), 4, **told)
+        fed(decoder_of(), 4, **given)
 
 
 def test_what_a_kind_says_that_it_does_not_use():
