@@ -108,7 +108,7 @@ def test_a_score_is_made_with_the_leeway_of_its_calibration():
     plain, loose = (
         score(
             "zoo",
-            ids=["scale.values_too_large"],
+            mutants=["scale.values_too_large"],
             options=options,
             seed=0,
             examples=60,

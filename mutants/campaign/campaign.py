@@ -1,4 +1,4 @@
-"""A campaign as plain values: what is scored and how, which any process can take over as JSON."""
+"""A campaign as plain values, which any process can read from JSON: what is scored, and how."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CALLS_PER_MUTANT = 10_000
 MEGABYTES_PER_MUTANT = 4096
 LIBRARIES = ("transformers", "mlx", "mlx-lm", "transformer-lens")
 MACHINE = ("platform", "backend")
-"""What may differ between two shards of one campaign: nobody can choose where a shard runs."""
+"""The names of an identity that may differ between shards, which may run on other machines."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one mutant may take: forward calls, which are the same on every machine, for its cases
-    and again for its shrinking; and, for what never comes back from a call, `seconds` and
-    `megabytes` of memory."""
+    """The limits of one mutant. Forward `calls` are the same on every machine; its cases have that
+    many, and its shrinking again. `seconds` and `megabytes` (of memory) stop a call that never
+    returns."""
 
     calls: int = CALLS_PER_MUTANT
     seconds: float = SECONDS_PER_MUTANT
@@ -45,11 +45,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is scored and how.
+    """What is scored, and how.
 
-    `cases` are those that a clean hunt by `plan` examines, but for what is expected to diverge.
-    With `matrix` every case runs on every mutant; without, a mutant stops at its first kill.
-    `shrink` tells whether kills are shrunk.
+    `cases` are those of a clean hunt by `plan`, without known divergences. With `matrix` every case
+    runs on every mutant; otherwise a mutant stops at its first kill. `shrink` shrinks the kills.
     """
 
     plan: Plan
@@ -59,7 +58,7 @@ class Campaign:
     limits: Limits = Limits()
 
     def to_json(self) -> dict[str, Any]:
-        """As `read` takes it, in any process that has the subject."""
+        """Returns it as JSON for `read_campaign`, in any process that has the subject."""
         options = self.plan.options
         calibration = options.calibration
         return {
@@ -81,13 +80,13 @@ class Campaign:
 
 
 def is_expected(plan: Plan, case: Case) -> bool:
-    """Whether `case` is one of those that are expected to diverge without a fault."""
+    """Returns whether `case` is a known divergence of the unmutated subject."""
     verdict = Verdict("diverged")
     return any(one.is_about(plan.subject) and one.covers(case, verdict) for one in plan.expected)
 
 
-def read(data: dict[str, Any]) -> tuple[Factory, Campaign]:
-    """The campaign that `to_json` gave, and the factory of its subject."""
+def read_campaign(data: dict[str, Any]) -> tuple[Factory, Campaign]:
+    """Returns the campaign that `to_json` gave, and the factory of its subject."""
     calibration = calibration_of(*data["calibration"]) if data["calibration"] else None
     options = Options(data["device"], data["dtype"], data["config"], calibration)
     factory = load(data["subject"], options)
@@ -109,33 +108,36 @@ def read(data: dict[str, Any]) -> tuple[Factory, Campaign]:
 
 
 def identity_of(campaign: Campaign, mutants: Sequence[Mutant]) -> dict[str, Any]:
-    """What the table depends on, by name: two runs with the same identity give the same table,
-    wherever they stop and however many processes they take.
+    """Returns all that the table depends on, by name: two runs with the same identity give the same
+    table, wherever they stop and however many processes they use.
 
-    Cases, mutants and code are there as digests. Times are not: they are a fallback.
+    Cases, mutants and code are digests. Limits of time and memory are not part of it, because they
+    only stop what never returns.
     """
-    told = campaign.to_json()
+    settings = campaign.to_json()
     for name in ("seconds_per_mutant", "megabytes"):
-        del told[name]
+        del settings[name]
     return {
-        **told,
+        **settings,
         **environment_of(campaign.plan.options.device),
         **_versions(),
-        # Without its path: two shards may have it in different folders.
-        "calibration": _digest(told["calibration"][0]) if told["calibration"] else None,
-        "cases": _digest(told["cases"]),
+        # Without its path: shards may keep it in different folders.
+        "calibration": _digest(settings["calibration"][0]) if settings["calibration"] else None,
+        "cases": _digest(settings["cases"]),
         "mutants": _digest([mutant.id for mutant in mutants]),
         "code": _code_digest(campaign.plan.subject),
     }
 
 
 def digest_of(identity: dict[str, Any]) -> str:
-    """Sixteen hex digits of an identity."""
+    """Returns the digest of an identity, 16 hex digits."""
     return _digest(identity)
 
 
-def differing(one: dict[str, Any], other: dict[str, Any], but: Iterable[str] = ()) -> list[str]:
-    """The names under which two identities hold different things, `but` for some."""
+def different_names(
+    one: dict[str, Any], other: dict[str, Any], but: Iterable[str] = ()
+) -> list[str]:
+    """Returns the names, except those in `but`, whose values differ between two identities."""
     names = sorted({*one, *other} - {*but})
     return [name for name in names if one.get(name) != other.get(name)]
 
@@ -155,8 +157,8 @@ def _versions() -> dict[str, str]:
 
 
 def _code_digest(subject: str) -> str:
-    """Of the source of the checker and of the library, of what other packages add to it, and of the
-    subject's own file, where its name is that of one."""
+    """Returns the digest of the source of the checker, of all mutants, and of the subject if it is
+    named by a file."""
     names = {"kvfuzz", "mutants", *(entry.value for entry in entry_points(group=GROUP))}
     names.add(subject.rpartition(":")[0])
     total = hashlib.sha256()
@@ -167,7 +169,7 @@ def _code_digest(subject: str) -> str:
 
 
 def _sources(name: str) -> list[Path]:
-    """The Python files of the module or package called `name`, or the file of that path."""
+    """Returns the Python files of the module or package called `name`, or the file at that path."""
     if Path(name).is_file():
         return [Path(name)]
     try:

@@ -1,8 +1,8 @@
-"""In which order a mutant meets the cases: those first that are most like the case that kills it.
+"""The order in which a mutant runs the cases: those most like its witness first.
 
-Which cases there are is the fuzzer's business, and whether one of them kills does not depend on the
-order. How many are run until then does: in the order in which they were drawn a mutant of the zoo
-meets ten, in this one hardly more than one.
+Whether some case kills a mutant does not depend on the order; how many run before the kill does.
+In the order of drawing, a mutant of the registered decoder runs ten cases on average; in this order
+little more than one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from kvfuzz.case.features import features_of
 from mutants.mutant import Mutant
 
 ROOM = 4
-"""A case is best about twice as long as the witness, and this much: long enough that the fault has
-something to work on."""
+"""The best case has twice the tokens of the witness and ROOM more, so that the fault can act."""
 
 
 SETTINGS = ("cache", "mix")
@@ -30,8 +29,8 @@ Trait = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CaseTraits:
-    """By what cases are likened to each other: the traits of their programs, the kinds of their
-    steps in order, and the size of their token tables."""
+    """The properties by which cases are compared: traits of the program, kinds of steps in order,
+    and size of the token table."""
 
     traits: frozenset[Trait]
     kinds: tuple[str, ...]
@@ -44,54 +43,52 @@ class CaseTraits:
         return cls(_program_traits(case), kinds, case.batch, case.length)
 
     def lacks(self, wanted: CaseTraits) -> int:
-        """How much of what is `wanted` is not there."""
+        """Returns how many of the `wanted` properties are missing."""
         smaller = (self.rows < wanted.rows) + (self.columns < wanted.columns)
-        missing = len(wanted.kinds) - _followed(wanted.kinds, self.kinds)
+        missing = len(wanted.kinds) - _count_in_order(wanted.kinds, self.kinds)
         return len(wanted.traits - self.traits) + missing + smaller
 
 
-def order_cases(
-    mutant: Mutant, cases: Sequence[Case], likenesses: tuple[CaseTraits, ...]
-) -> list[int]:
-    """The indices of `cases`, which have these `likenesses`: those first that lack least of what
-    the witness of `mutant` has, then those that have least besides it; in their own order for one
-    without a witness."""
+def order_cases(mutant: Mutant, cases: Sequence[Case], traits: tuple[CaseTraits, ...]) -> list[int]:
+    """Returns the indices of `cases`: first those that lack the least of the witness of `mutant`,
+    then those with the least besides it. Without a witness, returns them in the given order."""
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    unlike, settings = _unlike(CaseTraits.of(witness), likenesses), _config_traits(witness.config)
+    distances, settings = _distances(CaseTraits.of(witness), traits), _config_traits(witness.config)
     if settings:
-        other = [len(settings - _fitted(mutant, case)) for case in cases]
-        unlike = tuple(
-            (lacking + lacks, *rest) for lacks, (lacking, *rest) in zip(other, unlike, strict=True)
+        other = [len(settings - _required_traits(mutant, case)) for case in cases]
+        distances = tuple(
+            (lacking + lacks, *rest)
+            for lacks, (lacking, *rest) in zip(other, distances, strict=True)
         )
-    return [index for *_, index in sorted(unlike)]
+    return [index for *_, index in sorted(distances)]
 
 
 @functools.lru_cache(maxsize=128)
-def _unlike(wanted: CaseTraits, likenesses: tuple[CaseTraits, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each of `likenesses` how much it lacks of what is `wanted`, what it has besides, how far
-    it is from the best length, and its index. Many mutants have like witnesses."""
+def _distances(wanted: CaseTraits, traits: tuple[CaseTraits, ...]) -> tuple[tuple[int, ...], ...]:
+    """Returns for each case how much it lacks, what it has besides, how far it is from the best
+    length, and its index. Cached, because many mutants have similar witnesses."""
     best = 2 * wanted.columns + ROOM
     return tuple(
         (has.lacks(wanted), len(has.traits - wanted.traits), abs(has.columns - best), index)
-        for index, has in enumerate(likenesses)
+        for index, has in enumerate(traits)
     )
 
 
-def _followed(wanted: Sequence[str], kinds: Sequence[str]) -> int:
-    """How many of the first steps that are `wanted` there are, in this order, among `kinds`."""
+def _count_in_order(wanted: Sequence[str], kinds: Sequence[str]) -> int:
+    """Returns how many of the first `wanted` steps are among `kinds`, in this order."""
     steps = iter(kinds)
     return next((count for count, kind in enumerate(wanted) if kind not in steps), len(wanted))
 
 
-def _fitted(mutant: Mutant, case: Case) -> frozenset[Trait]:
-    """The traits of the settings of `case` as it is fitted to `mutant`."""
+def _required_traits(mutant: Mutant, case: Case) -> frozenset[Trait]:
+    """Returns the traits of the settings of `case` with those that `mutant` needs."""
     return _config_traits({**case.config, **mutant.required_config(case.config)})
 
 
 def _program_traits(case: Case) -> frozenset[Trait]:
-    """The traits of the program of `case`: its features, and how its first tokens enter the cache
+    """Returns the traits of the program of `case`: its features, and how tokens enter the cache
     (`one-shot prefill` of several tokens, `incremental` in several steps, or both)."""
     fed = [step for step in case.steps() if step.feeds]
     paths = {
@@ -107,5 +104,5 @@ def _program_traits(case: Case) -> frozenset[Trait]:
 
 
 def _config_traits(config: Mapping[str, Any]) -> frozenset[Trait]:
-    """The traits of a decoder of this `config`."""
+    """Returns the traits of a decoder of this `config`."""
     return frozenset((name, str(config[name])) for name in SETTINGS if name in config)

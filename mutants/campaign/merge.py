@@ -1,4 +1,4 @@
-"""Put the reports of all shards of a campaign together into the one of the whole."""
+"""Merges the reports of all shards of a campaign into one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.environment import environment_of
-from kvfuzz.case.files import read_json
 from kvfuzz.errors import Inconclusive, InvalidCase, UsageError, one_line
-from mutants.campaign.campaign import MACHINE, differing
-from mutants.campaign.result import KIND, SCHEMA, Result, Score
-from mutants.campaign.score import conclude
+from mutants.campaign.campaign import MACHINE, different_names
+from mutants.campaign.result import Result, Score, conclude, read_report
 from mutants.mutant import STATES
 
 _FIELDS = tuple(field.name for field in fields(Result))
@@ -24,11 +22,11 @@ _INFINITE = {"inf", "-inf", "nan"}
 
 
 def merge(paths: Sequence[Path]) -> Score:
-    """The score of the campaign whose shards have their reports at `paths`, in any order.
+    """Returns the score of the campaign whose shards have their reports at `paths`, in any order.
 
-    Raises UsageError for a file that is no such report, for reports of different campaigns and for
-    a shard that is there twice, and Inconclusive for a set that is not complete, with the names of
-    what is missing. A shard that is void makes the whole inconclusive.
+    Raises UsageError for a file that is not such a report, for reports of different campaigns and
+    for a repeated shard. Raises Inconclusive, with the missing names, for an incomplete set. A
+    shard without a score makes the whole inconclusive.
     """
     twice = next((path for n, path in enumerate(paths) if _is_among(path, paths[:n])), None)
     if twice is not None:
@@ -36,7 +34,7 @@ def merge(paths: Sequence[Path]) -> Score:
     reports = {path: read_score(path) for path in paths}
     for path, score in reports.items():
         if score.shard is None:
-            raise UsageError(f"{path} is the report of a whole campaign: there is nothing to merge")
+            raise UsageError(f"{path} is the report of a whole campaign, not of a shard")
     _same_campaign(reports)
     parts = _by_shard(reports)
     for path, score in parts:
@@ -49,17 +47,13 @@ def _is_among(path: Path, others: Sequence[Path]) -> bool:
 
 
 def read_score(path: Path) -> Score:
-    """The score in the report at `path`, as `kvfuzz score --json` writes it. Raises UsageError, in
-    one line that names the file."""
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise UsageError(f'{path} is no report of kvfuzz score --json: it has no "kind": "{KIND}"')
-    if data.get("schema") != SCHEMA:
-        raise UsageError(f"{path} has schema {data.get('schema')!r}, this kvfuzz reads {SCHEMA}")
+    """Returns the score in the report at `path`. Raises UsageError, in one line that names the
+    file."""
+    data = read_report(path)
     try:
         return _score_of(data)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidCase) as error:
-        raise UsageError(f"{path} is no report of this kvfuzz: {one_line(error)}") from None
+        raise UsageError(f"{path} is not a valid report: {one_line(error)}") from None
 
 
 def _score_of(data: Mapping[str, Any]) -> Score:
@@ -70,7 +64,7 @@ def _score_of(data: Mapping[str, Any]) -> Score:
     cases = tuple(map(Case.from_json, data["cases"]))
     for result in results:
         if not {*result.kills, *_first(result)} <= {*range(len(cases))}:
-            raise ValueError(f"{result.id} is killed by a case that is not there")
+            raise ValueError(f"{result.id} is killed by a case that is missing")
     return Score(
         verdict=str(data["verdict"]),
         percent=data["score"],
@@ -94,32 +88,32 @@ def _score_of(data: Mapping[str, Any]) -> Score:
 
 
 def _first(result: Result) -> tuple[int, ...]:
-    """The case that killed it first, if any did."""
+    """Returns the case that killed it first, if any did."""
     return () if result.killed_by is None else (result.killed_by,)
 
 
 def _result_of(data: Mapping[str, Any]) -> Result:
-    """A result as the report has it: the witness is the counterexample, not the path of its
-    file, and numbers that are not finite are words."""
-    told = {name: data[name] for name in _FIELDS if name in data}
-    if told["state"] not in STATES:
-        raise ValueError(f"{told['id']} has the state {told['state']!r}, which there is not")
-    if Path(told["id"]).name != told["id"]:
-        raise ValueError(f"{told['id']!r} is no mutant's id")
-    told["witness"] = data["counterexample"]
-    told["excess"] = float(data["excess"])
-    told["map"] = [
+    """Reads a result of a report, where `witness` is a path, `counterexample` the witness, and
+    infinite numbers are strings."""
+    values = {name: data[name] for name in _FIELDS if name in data}
+    if values["state"] not in STATES:
+        raise ValueError(f"{values['id']} has the unknown state {values['state']!r}")
+    if Path(values["id"]).name != values["id"]:
+        raise ValueError(f"{values['id']!r} is not a mutant id")
+    values["witness"] = data["counterexample"]
+    values["excess"] = float(data["excess"])
+    values["map"] = [
         {name: float(v) if v in _INFINITE else v for name, v in cell.items()}
         for cell in data["map"]
     ]
-    return Result.from_json(told)
+    return Result.from_json(values)
 
 
 def _same_campaign(reports: Mapping[Path, Score]) -> None:
-    """Raises UsageError if two of `reports` are of different campaigns, with what differs."""
+    """Raises UsageError, with what differs, if two of `reports` are of different campaigns."""
     (first, score), *others = reports.items()
     for path, other in others:
-        names = differing(score.identity, other.identity, but=MACHINE)
+        names = different_names(score.identity, other.identity, but=MACHINE)
         if names:
             one, two = score.identity.get(names[0]), other.identity.get(names[0])
             raise UsageError(
@@ -128,39 +122,39 @@ def _same_campaign(reports: Mapping[Path, Score]) -> None:
 
 
 def _by_shard(reports: Mapping[Path, Score]) -> list[tuple[Path, Score]]:
-    """`reports` in the order of their shards. Raises UsageError if they are not parts of one
-    division or one is there twice, and Inconclusive if one is missing."""
+    """Returns `reports` in the order of their shards. Raises UsageError if they are not shards of
+    one division or one is repeated, and Inconclusive if one is missing."""
     found: dict[int, Path] = {}
     numbers = {score.shard[1] for score in reports.values() if score.shard}
     if len(numbers) > 1:
-        told = " and ".join(map(str, sorted(numbers)))
-        raise UsageError(f"these are shards of divisions into {told} parts: give those of one")
+        parts = " and ".join(map(str, sorted(numbers)))
+        raise UsageError(f"these are shards of campaigns in {parts} parts: give those of one")
     (number,) = numbers
     for path, score in reports.items():
         assert score.shard is not None
         if score.shard[0] in found:
             both = f"{found[score.shard[0]]} and {path}"
-            raise UsageError(f"shard {score.shard[0]}/{number} is there twice: {both}")
+            raise UsageError(f"shard {score.shard[0]}/{number} is given twice: {both}")
         found[score.shard[0]] = path
     missing = [f"{k}/{number}" for k in range(1, number + 1) if k not in found]
     if missing:
-        raise Inconclusive(f"there is no score without all shards: {', '.join(missing)} missing")
+        raise Inconclusive(f"no score without all shards: {', '.join(missing)} missing")
     return [(found[k], reports[found[k]]) for k in sorted(found)]
 
 
 def _require_complete(path: Path, score: Score) -> None:
-    """Raises Inconclusive for a shard that is not void and lacks a mutant, or those that watch over
-    it, and UsageError for one with a mutant that is not its own, or twice."""
+    """Raises Inconclusive for a shard that lacks a mutant or the controls, unless it has no score
+    anyway, and UsageError for a shard with a repeated mutant or one of another shard."""
     assert score.shard is not None
     first, step = score.shard[0] - 1, score.shard[1]
     missing = Counter(score.listed[first::step])
     missing.subtract(result.id for result in score.results)
     added = sorted(name for name, count in missing.items() if count < 0)
     if added:
-        raise UsageError(f"{path} has {', '.join(added)} once too often: make that shard again")
+        raise UsageError(f"{path} contains {', '.join(added)} twice; rerun that shard")
     lacking = sorted(name for name, count in missing.items() if count > 0)
-    watched = [name for name in ("canaries", "placebos") if not getattr(score, name)]
-    lacking += [f"its {name}" for name in watched]
+    controls = [name for name in ("canaries", "placebos") if not getattr(score, name)]
+    lacking += [f"its {name}" for name in controls]
     if lacking and score.verdict != "inconclusive":
         raise Inconclusive(f"{path} lacks {', '.join(lacking)}")
 

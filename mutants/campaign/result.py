@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
+from kvfuzz.case.files import read_json
+from kvfuzz.errors import UsageError
 from mutants.mutant import STATES
 
 NOT_KILLED = ("survived", "unreached", "timed_out")
@@ -20,14 +22,25 @@ KIND = "kvfuzz score"
 SCHEMA = 1
 
 
+def read_report(path: Path, name: str = "") -> dict[str, Any]:
+    """Returns the JSON report of a score at `path`, which `kvfuzz score --json` wrote. `name` is
+    what the error calls it. Raises UsageError if it is another file or has another schema."""
+    data, name = read_json(path, name.partition(" ")[0]), name or str(path)
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise UsageError(f'{name} is not a report of kvfuzz score --json: no "kind": "{KIND}"')
+    if data.get("schema") != SCHEMA:
+        raise UsageError(f"{name} has schema {data.get('schema')!r}; this kvfuzz reads {SCHEMA}")
+    return data
+
+
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant, as plain data.
+    """The result of one mutant, as plain data.
 
-    `killed_by` is the index of the case that killed it first and `kills` of all that did (one,
-    unless every case was run), and `laws` what each broke; `ran` the cases it met, of which
-    `raised` raised; `reached` the calls of its targets and `calls` those of the subject; `excess`
-    the largest |difference| / allowed of the first kill. `site` is where the witness first
+    `killed_by` is the index of the first killing case, `kills` the indices of all (one, unless this
+    is a matrix), `laws` the law that each breaks. `ran` counts the cases that ran, `raised` those
+    that raised, `reached` the calls of the replaced functions, `calls` the forward calls. `excess`
+    is the largest |difference| / tolerance of the first kill. `site` is where the witness first
     differs, `witness` the shrunk case as counterexample JSON, `map` its differences by site and
     position.
     """
@@ -52,7 +65,7 @@ class Result:
 
     @property
     def killed_law(self) -> str | None:
-        """The law by which it was first killed."""
+        """The law that the first kill breaks."""
         return self.laws[0] if self.laws else None
 
     def to_json(self) -> dict[str, Any]:
@@ -60,27 +73,30 @@ class Result:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
-        """What `to_json` gave, after a journey as JSON."""
+        """Returns the result that `to_json` gave, after a round trip through JSON."""
         tuples = {name: tuple(data[name]) for name in ("kills", "laws", "map")}
         return cls(**{**data, **tuples})
 
 
 NOT_BEGUN = "the campaign's time is over"
-"""The reason of a mutant that is timed out since there was no time left to begin it."""
+"""The reason of a mutant that did not begin before the campaign's time was over."""
 
 
 @dataclass(frozen=True)
 class MutantOutcome:
-    """What became of a mutant; and, where it left the subject `changed` or that was `unsound`
-    before it, why nothing after it means anything: in the same process, or in any."""
+    """The result of one mutant, and whether its process can go on.
+
+    `changed` says that the mutant left the subject changed: later results of this process would be
+    wrong. `unsound` says that the clean subject itself diverges: so would those of any process.
+    """
 
     result: Result
     changed: str | None = None
     unsound: str | None = None
 
     @property
-    def last(self) -> str | None:
-        """Why nothing after it in the same process means anything; None if it does."""
+    def why_last(self) -> str | None:
+        """Why later results of the same process would be wrong; None if they are right."""
         return self.unsound or self.changed
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +141,7 @@ class Score:
     shard: tuple[int, int] | None = None
 
     def to_json(self, witnesses: Mapping[str, Path] | None = None) -> dict[str, Any]:
-        """As the report holds it; `witnesses` are the files that the shrunk cases went to.
+        """Returns the report; `witnesses` are the files of the shrunk cases, by mutant id.
 
         `unkept`, `sampled` and `by_schedule` are empty, and go with the next release.
         """
@@ -157,44 +173,49 @@ class Score:
         }
 
 
-def verdict_on(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
-    """The verdict, percent, reason and counts of a Score of `results`, or of none for the
-    `reason`."""
+def conclude(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
+    """Returns the fields `verdict`, `percent`, `reason`, `counts` and `results` (sorted by id) of a
+    Score. With a `reason` there is no score."""
+    results = sorted(results, key=lambda result: result.id)
     counts = count_states(results)
     decided = [result for result in results if result.state in DECIDED]
     if decided and all(result.reason == NOT_BEGUN for result in decided):
-        reason = reason or "no mutant was judged in the time that there was"
+        reason = reason or "no mutant was judged in the available time"
     percent = None if reason else percent_killed(counts)
     if percent is None:
         verdict, reason = "inconclusive", reason or "no mutant could be decided"
     else:
         verdict = "survived" if any(counts[state] for state in FAILED) else "killed"
-    return {"verdict": verdict, "percent": percent, "reason": reason, "counts": counts}
+    return {
+        "verdict": verdict,
+        "percent": percent,
+        "reason": reason,
+        "counts": counts,
+        "results": tuple(results),
+    }
 
 
 def percent_killed(counts: dict[str, int]) -> float | None:
-    """100 x killed / (killed + survived + unreached + timed out); None where that is of nothing.
-
-    What was loud, invalid or equivalent is printed beside the score, never inside it.
-    """
+    """Returns 100 x killed / (killed + survived + unreached + timed out), or None for 0 / 0. All
+    other states are outside the score."""
     decided = sum(counts[state] for state in DECIDED)
     return 100 * counts["killed"] / decided if decided else None
 
 
 def percent_text(value: float | None, places: int) -> str:
-    """A percentage rounded down, so that 100 % means all; `-` where there is none."""
+    """Returns a percentage, rounded down so that 100 % means all; `-` for None."""
     if value is None:
         return "-"
     return f"{math.floor(value * 10**places + 1e-9) / 10**places:.{places}f} %"
 
 
 def count_states(results: Sequence[Result]) -> dict[str, int]:
-    """The number of results in each state."""
+    """Returns the number of results in each state."""
     return {state: sum(result.state == state for result in results) for state in STATES}
 
 
 def _result_json(result: Result, written: Mapping[str, Path]) -> dict[str, Any]:
-    """A result with the path of its witness, and the witness itself."""
+    """Returns a result with the path of its witness, and the witness itself."""
     path = written.get(result.id)
     return {
         **result.to_json(),

@@ -1,11 +1,12 @@
-"""The score: which mutants does the checker catch?
+"""Scores the checker: which mutants does it kill?
 
-The cases are drawn by the fuzzer's own strategy, once, before any mutant runs, and every mutant
-stops at its first kill; the case that killed it is then shrunk. The unmutated baseline runs first,
-and placebos and canaries are mixed in among the mutants: if the baseline or a placebo diverges, or
-a canary does not, there is no score. The clean subject is judged again after each mutant: one that
-leaves it changed is invalid, and what comes after is judged in a new process; where there is none,
-there is no score.
+All cases are drawn once, before any mutant runs, by the strategy of a hunt. The unmutated subject
+runs first. Then each mutant runs until a case kills it, and that case is shrunk. Controls run among
+the mutants: placebos, which change nothing and must survive, and canaries, which must be killed.
+There is no score if the unmutated subject diverges or a control fails.
+
+After each mutant the clean subject is judged again. A mutant that left it changed is invalid; with
+worker processes the next mutant gets a new process, without them there is no score.
 """
 
 from __future__ import annotations
@@ -15,26 +16,21 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from kvfuzz.case.environment import environment_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.search.rounds import fresh_seed
 from kvfuzz.subjects.loading import Options, load
-from mutants.campaign.campaign import (
-    Campaign,
-    Limits,
-    digest_of,
-    identity_of,
-)
+from mutants.campaign.campaign import Limits, digest_of, identity_of
 from mutants.campaign.cases import draw_campaign, draw_decidable_cases
 from mutants.campaign.journal import Journal
 from mutants.campaign.judge import judge_mutant, skip_mutant
 from mutants.campaign.prepared_cases import PreparedCases, check_baseline
-from mutants.campaign.result import MutantOutcome, Result, Score, verdict_on
+from mutants.campaign.result import MutantOutcome, Result, Score, conclude
 from mutants.campaign.workers import judge_in_processes
 from mutants.library.registry import find, select
 from mutants.mutant import ANY, Mutant
@@ -43,246 +39,268 @@ Shard = tuple[int, int]
 """K of N, counted from 1."""
 
 
-def score(
-    subject: str = "zoo",
-    *,
-    ids: Sequence[str] = (),
-    operators: Sequence[str] = (),
-    examples: int | None = None,
-    seed: int | None = None,
-    shard: Shard | None = None,
-    seconds: float | None = None,
-    limits: Limits | None = None,
-    workers: int = 0,
-    matrix: bool = False,
-    shrink: bool = True,
-    journal: Path | None = None,
-    resume: bool = False,
-    options: Options | None = None,
-    progress: Callable[[Result | None, int], None] = lambda _result, _total: None,
-    command: Callable[[int], str] = lambda _seed: "",
-    anywhere: bool = False,
-    expected: Sequence[Expectation] = (),
-) -> Score:
-    """Score the checker on the mutants of `subject`, with `examples` cases (default EXAMPLES)
-    drawn under `seed` (default fresh; that of the campaign that is resumed).
+@dataclass(frozen=True)
+class ScoreSettings:
+    """How to score, apart from the subject. Raises UsageError for values that make no sense.
 
-    `ids` and `operators` restrict the mutants, and `shard` to the Kth of N parts of all; `matrix`
-    runs every case on every mutant; `shrink` shrinks the kills. Mutants that have not begun when
-    `seconds` have passed are timed out, and `limits` are those of one mutant. They are judged in
-    `workers` processes; 0 judges in this one, which starts sooner, and which a fault may end. (With
-    processes the calling script needs a `if __name__ == "__main__"`, as for all of Python's.)
+    Runs `examples` cases (default EXAMPLES), drawn under `seed` (default: a fresh one, or that of
+    the campaign that is resumed). `mutants` (ids) and `operators` restrict the mutants; `shard`
+    (k, n) judges part k of n. `anywhere` scores the generic mutants in place of the subject's own.
+    Known divergences, `expected`, are left out of the cases.
 
-    By `anywhere` the faults that fit any subject are scored in place of the subject's own. Cases
-    that are `expected` to diverge without a fault are left out.
+    `matrix` runs every case on every mutant; otherwise a mutant stops at its first kill. `shrink`
+    shrinks the kills. `limits` are those of one mutant. Mutants that have not begun after `seconds`
+    are timed out.
 
-    With a `journal` what is finished is kept in that file, and with `resume` what is finished there
-    is not judged again. `progress` is called with each result (None before the first) and the
-    number to come in all; what `command` says gives this again under the seed is kept.
+    `workers` processes judge the mutants. With 0 this process does: that starts sooner, but a
+    mutant may end it. With processes the calling script needs `if __name__ == "__main__":`.
 
-    Raises UsageError and InvalidSubject; a failed baseline, a killed placebo or a canary that lives
-    gives a Score without a percentage.
+    Finished mutants are written to the file `journal`; with `resume` they are not judged again.
+    `progress` is called with each result (None before the first) and the number of results to come.
+    `command` returns the command line that repeats this run under a seed, for the reports.
     """
-    _check(workers, seconds, journal, resume)
-    options, started = options or Options(), time.time()
-    scored, watch = select(subject, tuple(ids), tuple(operators), options.config, anywhere)
+
+    mutants: Sequence[str] = ()
+    operators: Sequence[str] = ()
+    examples: int | None = None
+    seed: int | None = None
+    shard: Shard | None = None
+    seconds: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    workers: int = 0
+    matrix: bool = False
+    shrink: bool = True
+    journal: Path | None = None
+    resume: bool = False
+    options: Options = field(default_factory=Options)
+    progress: Callable[[Result | None, int], None] = lambda _result, _total: None
+    command: Callable[[int], str] = lambda _seed: ""
+    anywhere: bool = False
+    expected: Sequence[Expectation] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise UsageError(f"the number of workers should be at least 0, got {self.workers}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"the time limit should be above 0 seconds, got {self.seconds}")
+        if self.resume and self.journal is None:
+            raise UsageError("to resume a campaign, name its journal")
+
+
+class ScoreKeywords(TypedDict, total=False):
+    """The fields of ScoreSettings, as the keyword arguments of `score`. None means the default."""
+
+    mutants: Sequence[str]
+    ids: Sequence[str]
+    operators: Sequence[str]
+    examples: int | None
+    seed: int | None
+    shard: Shard | None
+    seconds: float | None
+    limits: Limits | None
+    workers: int
+    matrix: bool
+    shrink: bool
+    journal: Path | None
+    resume: bool
+    options: Options | None
+    progress: Callable[[Result | None, int], None]
+    command: Callable[[int], str]
+    anywhere: bool
+    expected: Sequence[Expectation]
+
+
+FORMER_NAMES = {"ids": "mutants"}
+"""Keywords of `score` that have a new name; they are accepted for one more release."""
+
+
+def score(subject: str = "zoo", **settings: Unpack[ScoreKeywords]) -> Score:
+    """Scores the checker on the mutants of `subject`.
+
+    The keyword arguments are the fields of ScoreSettings. A failed baseline or control gives a
+    Score without a percentage. Raises UsageError and InvalidSubject.
+    """
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    for former, name in FORMER_NAMES.items():
+        if former in given:
+            message = f"the argument {former!r} of score is now called {name!r}"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            given.setdefault(name, given.pop(former))
+    return _score(subject, ScoreSettings(**given))
+
+
+def _score(subject: str, settings: ScoreSettings) -> Score:
+    started, options = time.time(), settings.options
+    scored, controls = select(
+        subject,
+        tuple(settings.mutants),
+        tuple(settings.operators),
+        options.config,
+        settings.anywhere,
+    )
     factory = load(subject, options)
 
-    def drawn(under: int) -> PreparedCases:
-        how = {"matrix": matrix, "shrink": shrink, "limits": limits or Limits()}
-        chosen = draw_campaign(factory, options, examples, under, expected, **how)
-        prepared = PreparedCases(factory, chosen)
+    def draw(seed: int) -> PreparedCases:
+        campaign = draw_campaign(
+            factory, options, settings.examples, seed, settings.expected,
+            matrix=settings.matrix, shrink=settings.shrink, limits=settings.limits,
+        )  # fmt: skip
+        prepared = PreparedCases(factory, campaign)
         return draw_decidable_cases(prepared) if scored[0].subject == ANY else prepared
 
-    def identity(prepared: PreparedCases) -> dict[str, Any]:
-        return identity_of(prepared.campaign, [*scored, *watch])
-
-    prepared = drawn(fresh_seed() if seed is None else seed)
-    until = started + seconds if seconds else None
-    with closing(Journal(journal)) if journal else nullcontext() as kept:
-        if kept and resume and seed is None:
-            prepared = drawn(kept.newest(identity(prepared))["seed"])
-        run = _Run(prepared, identity(prepared), scored, watch, shard, workers, until, kept, resume)
-        return run.score(progress, command, started)
+    prepared = draw(fresh_seed() if settings.seed is None else settings.seed)
+    with closing(Journal(settings.journal)) if settings.journal else nullcontext() as journal:
+        if journal and settings.resume and settings.seed is None:
+            identity = identity_of(prepared.campaign, [*scored, *controls])
+            prepared = draw(journal.newest(identity)["seed"])
+        identity = identity_of(prepared.campaign, [*scored, *controls])
+        return _Run(prepared, identity, scored, controls, settings, journal, started).score()
 
 
 def control_failure(placebos: Sequence[Result], canaries: Sequence[Result]) -> str | None:
-    """Why those that watch forbid a score: a placebo was killed or a canary was not, or none ran;
-    None if they do not. A short run may have no case with the operation that a placebo stands
-    for."""
+    """Returns why the controls forbid a score, or None.
+
+    A canary was not killed, or a placebo was killed. A placebo may be unreached, because a short
+    campaign may lack the operation that it wraps, but not all of them.
+    """
     for result in canaries:
         if result.state != "killed":
-            return f"the canary {result.id}, which nothing can miss, is {result.state}"
+            return f"the canary {result.id} must be killed, but is {result.state}"
     ran = [result for result in placebos if result.state != "unreached"] or placebos[:1]
     for result in ran:
         if result.state != "survived":
-            return f"the placebo {result.id}, which changes nothing, is {result.state}"
+            return f"the placebo {result.id} changes nothing, but is {result.state}"
     return None
 
 
-def interleave_controls(mutants: Sequence[Mutant], watch: Sequence[Mutant]) -> list[Mutant]:
-    """`mutants` with those that `watch` spread among them evenly, one of them first."""
+def interleave_controls(mutants: Sequence[Mutant], controls: Sequence[Mutant]) -> list[Mutant]:
+    """Returns `mutants` with `controls` spread evenly among them, one control first."""
     found = list(mutants)
-    for number, mutant in enumerate(watch):
-        found.insert(number + number * len(mutants) // len(watch), mutant)
+    for number, mutant in enumerate(controls):
+        found.insert(number + number * len(mutants) // len(controls), mutant)
     return found
 
 
 @dataclass
 class _Run:
-    """One run of a campaign, or of the `shard` of it, as `score` takes its arguments. `until` is in
-    seconds since the epoch; `identity` and `digest` are those of the whole campaign."""
+    """One run of a campaign or of one shard. `identity` is that of the whole campaign; `started` is
+    in seconds since the epoch."""
 
     prepared: PreparedCases
     identity: dict[str, Any]
     mutants: list[Mutant]
-    watch: list[Mutant]
-    shard: Shard | None
-    workers: int
-    until: float | None
+    controls: list[Mutant]
+    settings: ScoreSettings
     journal: Journal | None
-    resume: bool
+    started: float
 
-    def score(
-        self,
-        progress: Callable[[Result | None, int], None],
-        command: Callable[[int], str],
-        started: float,
-    ) -> Score:
-        first, step = (self.shard[0] - 1, self.shard[1]) if self.shard else (0, 1)
-        order = [mutant.id for mutant in interleave_controls(self.mutants[first::step], self.watch)]
-        finished = self._finished(order)
-        to_come = [name for name in order if name not in finished]
-        progress(None, len(to_come))
+    def score(self) -> Score:
+        shard = self.settings.shard
+        first, step = (shard[0] - 1, shard[1]) if shard else (0, 1)
+        ordered = interleave_controls(self.mutants[first::step], self.controls)
+        order = [mutant.id for mutant in ordered]
+        outcomes = self._read_journal(order)
+        waiting = [name for name in order if name not in outcomes]
+        self.settings.progress(None, len(waiting))
         reason = check_baseline(self.prepared)
         if reason is None:
-            for judged in self._judged(to_come):
-                finished[judged.result.id] = judged
-                progress(judged.result, len(to_come))
-        results, ended = _up_to_the_last([finished[name] for name in order if name in finished])
-        lost = [name for name in order if name not in finished]
-        if lost and reason is None:
-            ended = ended or f"nothing has come back of {', '.join(lost)}"
-        placebos = self._of(results, lambda mutant: mutant.placebo)
-        canaries = self._of(results, lambda mutant: mutant.canary)
-        return summarize(
-            self.prepared.campaign,
-            [result for result in results if result not in (*placebos, *canaries)],
-            reason or ended or control_failure(placebos, canaries),
-            self.workers,
-            placebos=tuple(placebos),
-            canaries=tuple(canaries),
-            identity=self.identity,
-            listed=tuple(mutant.id for mutant in self.mutants),
-            shard=self.shard,
-            seconds=time.time() - started,
-            command=command(self.prepared.campaign.plan.seed),
-        )
+            for outcome in self._judge(waiting):
+                outcomes[outcome.result.id] = outcome
+                self.settings.progress(outcome.result, len(waiting))
+        results, unsound = _up_to_unsound([outcomes[name] for name in order if name in outcomes])
+        missing = [name for name in order if name not in outcomes]
+        if missing and unsound is None:
+            unsound = f"no result for {', '.join(missing)}"
+        return self._summarize(results, reason or unsound)
 
-    def _of(self, results: list[Result], kind: Callable[[Mutant], bool]) -> list[Result]:
-        """The results of those that watch and are of this `kind`."""
-        ids = {mutant.id for mutant in self.watch if kind(mutant)}
-        return [result for result in results if result.id in ids]
-
-    @functools.cached_property
-    def digest(self) -> str:
-        return digest_of(self.identity)
-
-    def _finished(self, order: list[str]) -> dict[str, MutantOutcome]:
-        """What of `order` the journal has, where the campaign is resumed."""
+    def _read_journal(self, order: list[str]) -> dict[str, MutantOutcome]:
+        """Returns the outcomes of `order` that the journal has, if the campaign is resumed."""
         if self.journal is None:
             return {}
-        self.journal.begin(self.identity, order, self.resume)
-        known = self.journal.finished(self.digest)
+        self.journal.begin(self.identity, order, self.settings.resume)
+        known = self.journal.finished(digest_of(self.identity))
         return {name: known[name] for name in order if name in known}
 
-    def _judged(self, names: list[str]) -> Iterator[MutantOutcome]:
-        """What becomes of the mutants called `names`, as it comes in. One that does not begin in
-        time is not written down: it has yet to be judged."""
+    def _judge(self, names: list[str]) -> Iterator[MutantOutcome]:
+        """Judges the mutants called `names`, and yields each outcome when it is known. A mutant
+        that does not begin in time is not written to the journal, so that it can be resumed."""
         begun: set[str] = set()
+        digest, seconds = digest_of(self.identity), self.settings.seconds
 
         def begin(name: str) -> bool:
-            late = self.until is not None and time.time() >= self.until
+            late = seconds is not None and time.time() >= self.started + seconds
             if late and not find(name).is_control:
                 return False
             begun.add(name)
-            self._keep(lambda journal: journal.note_begun(self.digest, name))
+            self._write(lambda journal: journal.note_begun(digest, name))
             return True
 
-        if self.workers:
-            found = judge_in_processes(self.prepared.campaign, names, self.workers, begin)
+        if self.settings.workers:
+            campaign, workers = self.prepared.campaign, self.settings.workers
+            outcomes = judge_in_processes(campaign, names, workers, begin)
         else:
-            found = _judged_here(self.prepared, names, begin)
-        for judged in found:
-            if judged.result.id in begun:
-                self._keep(
-                    functools.partial(Journal.note_judged, digest=self.digest, judged=judged)
-                )
-            yield judged
+            outcomes = _judge_here(self.prepared, names, begin)
+        for outcome in outcomes:
+            if outcome.result.id in begun:
+                self._write(functools.partial(_note_judged, digest=digest, outcome=outcome))
+            yield outcome
 
-    def _keep(self, note: Callable[[Journal], None]) -> None:
-        """Write into the journal, if there is one. One that is lost on the way costs no result."""
+    def _write(self, note: Callable[[Journal], None]) -> None:
+        """Writes into the journal, if there is one. Losing it costs no result, only a warning."""
         if self.journal is None:
             return
         try:
             note(self.journal)
         except UsageError as lost:
-            warnings.warn(f"{lost}. What is judged from now on cannot be resumed.", stacklevel=2)
+            warnings.warn(f"{lost}. Later results cannot be resumed.", stacklevel=2)
             self.journal.close()
             self.journal = None
 
+    def _summarize(self, results: list[Result], reason: str | None) -> Score:
+        campaign, settings = self.prepared.campaign, self.settings
+        placebo_ids = {mutant.id for mutant in self.controls if mutant.placebo}
+        canary_ids = {mutant.id for mutant in self.controls if mutant.canary}
+        placebos = tuple(result for result in results if result.id in placebo_ids)
+        canaries = tuple(result for result in results if result.id in canary_ids)
+        scored = [each for each in results if each.id not in placebo_ids | canary_ids]
+        calibration = settings.options.calibration
+        environment = environment_of(settings.options.device)
+        return Score(
+            **conclude(scored, reason or control_failure(placebos, canaries)),
+            subject=campaign.plan.subject,
+            seed=campaign.plan.seed,
+            cases=campaign.cases,
+            matrix=campaign.matrix,
+            environment={**environment, "workers": settings.workers},
+            calibration=calibration.path if calibration else None,
+            placebos=placebos,
+            canaries=canaries,
+            identity=self.identity,
+            listed=tuple(mutant.id for mutant in self.mutants),
+            shard=settings.shard,
+            seconds=time.time() - self.started,
+            command=settings.command(campaign.plan.seed),
+        )
 
-def _judged_here(
+
+def _note_judged(journal: Journal, digest: str, outcome: MutantOutcome) -> None:
+    journal.note_judged(digest, outcome)
+
+
+def _judge_here(
     prepared: PreparedCases, names: list[str], begin: Callable[[str], bool]
 ) -> Iterator[MutantOutcome]:
-    """What becomes of the mutants called `names`, one after the other, in this process."""
+    """Judges the mutants called `names` in this process, up to one that leaves it unsound."""
     for name in names:
-        judged = judge_mutant(prepared, find(name)) if begin(name) else skip_mutant(find(name))
-        yield judged
-        if judged.last is not None:
+        outcome = judge_mutant(prepared, find(name)) if begin(name) else skip_mutant(find(name))
+        yield outcome
+        if outcome.why_last is not None:
             return
 
 
-def _up_to_the_last(found: list[MutantOutcome]) -> tuple[list[Result], str | None]:
-    """The results up to the first after which nothing means anything, and why; all of them and
-    None if there is none."""
-    for index, judged in enumerate(found):
-        if judged.last is not None:
-            return [each.result for each in found[: index + 1]], judged.last
-    return [each.result for each in found], None
-
-
-def summarize(
-    campaign: Campaign,
-    results: Sequence[Result],
-    reason: str | None,
-    workers: int,
-    **told: Any,
-) -> Score:
-    """The score of these `results`, or none for the `reason`; the rest of it is `told`."""
-    options = campaign.plan.options
-    return Score(
-        **conclude(results, reason),
-        subject=campaign.plan.subject,
-        seed=campaign.plan.seed,
-        cases=campaign.cases,
-        matrix=campaign.matrix,
-        environment={**environment_of(options.device), "workers": workers},
-        calibration=options.calibration.path if options.calibration else None,
-        **told,
-    )
-
-
-def conclude(results: Sequence[Result], reason: str | None) -> dict[str, Any]:
-    """What a Score of these `results` comes to, by its fields."""
-    results = sorted(results, key=lambda result: result.id)
-    return {**verdict_on(results, reason), "results": tuple(results)}
-
-
-def _check(workers: int, seconds: float | None, journal: Path | None, resume: bool) -> None:
-    if workers < 0:
-        raise UsageError(f"the number of workers should be at least 0, got {workers}")
-    if seconds is not None and not seconds > 0:
-        raise UsageError(f"the time limit should be above 0 seconds, got {seconds}")
-    if resume and journal is None:
-        raise UsageError("a campaign is resumed from its journal: name one")
+def _up_to_unsound(outcomes: list[MutantOutcome]) -> tuple[list[Result], str | None]:
+    """Returns the results up to the first that makes later ones wrong, and why."""
+    for index, outcome in enumerate(outcomes):
+        if outcome.why_last is not None:
+            return [each.result for each in outcomes[: index + 1]], outcome.why_last
+    return [outcome.result for outcome in outcomes], None

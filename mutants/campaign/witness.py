@@ -1,4 +1,4 @@
-"""The witness of a kill: the smallest case that shows it, and where it shows first."""
+"""Finds the witness of a kill: shrinks the killing case, and locates the first divergence."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def add_witness(
     result: Result,
     step: Callable[[], object] = lambda: None,
 ) -> Result:
-    """`result` with its kill shrunk, located and mapped; as it is, if there was no kill.
+    """Returns `result` with its kill shrunk, located and mapped; unchanged if there is no kill.
 
-    Shrinking has the forward calls and the time of a mutant, and telling what it came to has the
-    time again; `step` is called before each of them. Where the calls run out the witness is the
-    smallest case yet. Where the time for telling does, or the mutant now raises, there is none,
-    with the reason.
+    Shrinking has the forward calls and the time of one mutant; when they run out, the witness is
+    the smallest case so far. Judging and locating the witness has that time again; if it runs out,
+    or the mutant raises, there is no witness, and the reason says so. `step` is called before each
+    of these parts.
     """
     if result.state != "killed" or result.killed_by is None:
         return result
@@ -48,13 +48,13 @@ def add_witness(
     case = killing
     if prepared.campaign.shrink:
         step()
-        case = _shrunk(prepared, factory, mutant, result.killed_by)
+        case = _shrink(prepared, factory, mutant, result.killed_by)
     reason = None
     for candidate in (case,) if case == killing else (case, killing):
         step()
         try:
             with time_limit(seconds):
-                return _told(prepared, factory, mutant, candidate, result)
+                return _describe(prepared, factory, mutant, candidate, result)
         except OutOfTime:
             reason = reason or f"no witness: over {seconds:g} s"
         except (KvfuzzError, CachedPathRaised) as error:
@@ -71,12 +71,12 @@ class _Killed(Exception):
 
 
 class _OutOfCalls(BaseException):
-    """The forward calls are used up. Not an Exception, which Hypothesis would shrink."""
+    """No forward calls are left. Not an Exception, because Hypothesis would shrink that."""
 
 
 @dataclass
 class _Shrinking:
-    """One mutant's shrinking: the `smallest` case that kills it yet, and the `calls` it took."""
+    """The shrinking of one mutant: the `smallest` killing case so far, and the `calls` it took."""
 
     prepared: PreparedCases
     factory: Factory
@@ -85,7 +85,7 @@ class _Shrinking:
     calls: int = 0
 
     def kills(self, case: Case) -> bool:
-        """Whether `case` kills the mutant. Raises _OutOfCalls."""
+        """Returns whether `case` kills the mutant. Raises _OutOfCalls."""
         if self.calls >= self.prepared.campaign.limits.calls:
             raise _OutOfCalls
         if is_expected(self.prepared.campaign.plan, case):
@@ -108,15 +108,14 @@ def _size(case: Case) -> tuple[int, int]:
     return _tokens(case), len(case.schedule)
 
 
-def _shrunk(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
-    """The smallest killing case of the campaign, shrunk further, as far as the calls and the time
-    of a mutant reach.
+def _shrink(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by: int) -> Case:
+    """Shrinks the smallest killing case of the campaign, within the calls and time of a mutant.
 
-    The round that it was drawn in is run again: its cases are passed over until this one is met,
-    and from there on Hypothesis shrinks whatever kills. A case that raises does not kill. Of a
-    fault that fits any subject that is left out.
+    Runs the round in which it was drawn again: passes over its cases up to this one, and from there
+    Hypothesis shrinks whatever kills. A case that raises does not kill. A generic mutant is shrunk
+    by simplification alone.
     """
-    plan, met = prepared.campaign.plan, False
+    plan, reached = prepared.campaign.plan, False
     shrinking = _Shrinking(prepared, factory, mutant, prepared.case(killed_by, mutant))
     with (
         suppress(_OutOfCalls, OutOfTime),
@@ -126,14 +125,14 @@ def _shrunk(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by
         start, number = prepared.campaign.cases[index], plan.round_of(index)
 
         def examine(case: Case) -> None:
-            nonlocal met
+            nonlocal reached
             check_time()
-            met = met or case == start
-            if met and shrinking.kills(mutant.with_required_config(case)):
+            reached = reached or case == start
+            if reached and shrinking.kills(mutant.with_required_config(case)):
                 raise _Killed(mutant.with_required_config(case))
 
         shrunk = prepared.case(index, mutant)
-        # Somebody's model: a hundred faults of it would take minutes to shrink in full.
+        # A user's model may be large: shrinking a hundred generic mutants in full takes minutes.
         if mutant.subject == ANY:
             return simplify(shrunk, shrinking.kills, plan.space.offers)
         try:
@@ -149,8 +148,8 @@ def _shrunk(prepared: PreparedCases, factory: Factory, mutant: Mutant, killed_by
 def _smallest(
     prepared: PreparedCases, mutant: Mutant, killed_by: int, check_time: Callable[[], None]
 ) -> int:
-    """The index of the case with the fewest tokens that kills `mutant`: shrinking from there is
-    many times faster than from the first that killed."""
+    """Returns the index of the killing case with the fewest tokens: shrinking from there is many
+    times faster than from the first kill."""
     cases = prepared.campaign.cases
     for index in sorted(range(len(cases)), key=lambda index: (_tokens(cases[index]), index)):
         check_time()
@@ -169,16 +168,17 @@ def _faulty(factory: Factory, case: Case) -> Faulty:
     return subject
 
 
-def _told(
+def _describe(
     prepared: PreparedCases, factory: Factory, mutant: Mutant, case: Case, result: Result
 ) -> Result:
-    """`result` with `case` as its witness: judged, and located and mapped if the paths differ."""
+    """Returns `result` with `case` as its witness: judged, and located and mapped if the paths
+    differ."""
     verdict = judge_case(mutant.law, _faulty(factory, case), case)
     location = locate(factory, case) if verdict.law in LOCATED else Location(None)
     first = location.first.site if location.first else None
     site = location.latent[0].site if location.latent else first
     device = prepared.campaign.plan.options.device
-    told = make_counterexample(factory.name, case, verdict, location.summary(), device).to_json()
-    # As after a journey as JSON, so that a result is the same whichever process it comes from.
-    witness, cells = json.loads(json.dumps([told, [asdict(cell) for cell in location.cells]]))
+    found = make_counterexample(factory.name, case, verdict, location.summary(), device).to_json()
+    # A round trip through JSON, so that a result is the same from every process.
+    witness, cells = json.loads(json.dumps([found, [asdict(cell) for cell in location.cells]]))
     return replace(result, site=str(site) if site else None, witness=witness, map=tuple(cells))

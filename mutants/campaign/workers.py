@@ -1,9 +1,11 @@
-"""Judge mutants in processes of their own, which a fault may end, hang or fill without harm.
+"""Judges mutants in worker processes, which a fault may kill, hang or fill.
 
-Work goes out and comes back as JSON, one mutant at a time. A process that dies, that says nothing
-for too long or that takes too much memory is replaced, and only the mutant that it was judging is
-blamed. Processes are spawned (a fork after torch has run crashes), have one torch thread each, and
-end when the one that started them does.
+Read from top to bottom: `judge_in_processes` hands out mutants; `_Team` holds the processes and
+replaces lost ones; `_Worker` is the parent's end of one process; `_work` is what runs in it.
+
+Work goes out and comes back as JSON over a pipe, one mutant at a time. A process that dies, is
+silent for too long or takes too much memory is replaced. Processes are spawned, because a fork
+after torch has run crashes. They have one torch thread each and end when their parent does.
 """
 
 from __future__ import annotations
@@ -30,37 +32,37 @@ import torch
 
 from kvfuzz.errors import Inconclusive, KvfuzzError
 from kvfuzz.search.pool import one_thread_each
-from mutants.campaign.campaign import Campaign, Limits, read
+from mutants.campaign.campaign import Campaign, Limits, read_campaign
 from mutants.campaign.judge import judge_mutant, skip_mutant
 from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import MutantOutcome, Result
 from mutants.library.registry import find
 
 GRACE = 5.0
-"""Seconds past a mutant's own before its process is killed: its own alarm comes first."""
+"""Seconds beyond a mutant's limit before its process is killed: its own alarm rings first."""
 STARTING = 300.0
-"""Seconds for a process to import torch and load the subject."""
+"""Seconds that a process has to import torch and load the subject."""
 STARTS_LOST = 3
-"""So many processes may be lost while they start: something else may have killed one."""
+"""This many processes may be lost while they start: the system may kill one for lack of memory."""
 LONGEST_MESSAGE = 2**26
-"""Bytes of a message: one that says it is longer is none of ours."""
+"""Bytes of a message. A longer one is noise that a fault wrote into the pipe."""
 WATCH = 0.05
-"""Seconds between two looks at the memory of a process."""
+"""Seconds between two measurements of a process's memory."""
 HIGH_WATER = Path("/proc/self/status")
-"""Where Linux tells the most memory that a process had, and macOS has nothing."""
+"""The file in which Linux reports the peak memory of a process; macOS has none."""
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 def judge_in_processes(
     campaign: Campaign, names: Sequence[str], workers: int, begin: Callable[[str], bool]
 ) -> Iterator[MutantOutcome]:
-    """What becomes of each of the mutants called `names`, as it comes in, judged in `workers`
-    processes. `begin` is called with each before it runs, and says whether it may.
+    """Judges the mutants called `names` in `workers` processes; yields each outcome when known.
+    `begin` is called with each name before it runs, and returns whether it may.
 
-    A mutant whose process dies, or in which the subject is changed after it, is judged once more,
-    in a new one, and blamed if the same happens there: what it inherited from the one before may
-    have been to blame. After one for which the subject was unsound no other is begun. Raises
-    Inconclusive if a process cannot be started.
+    A dead process does not prove the mutant guilty, because an earlier mutant may have left
+    something behind. So that mutant is judged once more in a fresh process, and blamed if the same
+    happens there; likewise if the subject was changed after it. If the clean subject is unsound, no
+    other mutant begins. Raises Inconclusive if a process cannot be started.
     """
     waiting, again = deque(names), set[str]()
     team = _Team(campaign)
@@ -68,14 +70,14 @@ def judge_in_processes(
         team.grow(min(workers, len(waiting)))
         while waiting or team.busy:
             for worker in team.idle:
-                # For each that is to be judged again there is a new process, or one on its way.
+                # A mutant that is judged again waits for a fresh process, which is on its way.
                 for name in [n for n in waiting if n not in again or not worker.used]:
                     waiting.remove(name)
                     if name in again or begin(name):
                         worker.give(name)
                         break
                     yield skip_mutant(find(name))
-            for judged in team.came_in() if team.members else ():
+            for judged in team.receive() if team.members else ():
                 name = judged.result.id
                 spoiled = judged.result.state == "crashed" or judged.changed is not None
                 if spoiled and name not in again:
@@ -90,8 +92,8 @@ def judge_in_processes(
 
 
 def _blamed(judged: MutantOutcome) -> MutantOutcome:
-    """`judged`, for which a mutant that left the subject changed is invalid: its process is gone
-    with the change, and others mean something."""
+    """Returns the outcome to report. A mutant that left the subject changed is invalid. The
+    change is gone with its process, so other results are right."""
     if judged.changed is None:
         return judged
     result = judged.result
@@ -99,13 +101,17 @@ def _blamed(judged: MutantOutcome) -> MutantOutcome:
 
 
 class _LostAtStart(Inconclusive):
-    """A process was lost before it could judge anything."""
+    """A process was lost while it started."""
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, and what it is at: the mutant, what it last said of it, when, and `within` how
-    many seconds it should be heard of again. `lost` tells that it is no more."""
+    """The parent's end of one process.
+
+    `mutant` is what it judges now, `case` the case that runs, `known` the result as far as it is
+    known. It was last `heard` at that time, and should say something `within` so many seconds.
+    `lost` means that it must be replaced.
+    """
 
     process: Any
     connection: Connection
@@ -120,15 +126,16 @@ class _Worker:
     heard: float = field(default_factory=time.monotonic)
 
     def give(self, mutant: str) -> None:
+        """Sends a mutant to the process."""
         self.used = True
         self.mutant, self.case, self.known, self.heard = mutant, None, None, time.monotonic()
         self.within = self.limits.seconds
-        # One that has just died is found out when it is listened to.
+        # If the process has just died, `listen` notices.
         with suppress(OSError):
             self.connection.send_bytes(json.dumps({"mutant": mutant}).encode())
 
     def listen(self) -> MutantOutcome | None:
-        """What has become of the mutant, once that is known."""
+        """Reads what the process said; returns the outcome of its mutant once it is known."""
         try:
             while self.connection.poll():
                 judged = self._heard(json.loads(self.connection.recv_bytes(LONGEST_MESSAGE)))
@@ -136,7 +143,7 @@ class _Worker:
                     return judged
         except EOFError:
             return self._gone("crashed", _ended(self._exit_code()))
-        # A fault may write into the pipe as well.
+        # Not a message of ours: a fault wrote into the pipe.
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self._gone("crashed", _ended(self.process.exitcode))
         silent = time.monotonic() - self.heard
@@ -147,8 +154,8 @@ class _Worker:
         return None
 
     def _exit_code(self) -> int | None:
-        """That of a process that is about to end. (`join` waits for ever once a fault has written
-        into the pipe by whose end it knows.)"""
+        """Returns the exit code of a process that is about to end. `join` would wait for ever if a
+        fault wrote into the pipe whose end it waits for."""
         until = time.monotonic() + GRACE
         while self.process.exitcode is None and time.monotonic() < until:
             time.sleep(WATCH)
@@ -176,12 +183,12 @@ class _Worker:
         return None
 
     def _gone(self, state: str, how: str) -> MutantOutcome | None:
-        """The process is lost: its mutant, if it had one, is what it came to, or of that `state`,
-        with the reason. Raises Inconclusive for a process that never came up."""
+        """Gives the process up. Returns the outcome of its mutant: the result that was known, or
+        `state` with the reason. Raises Inconclusive if the process never started."""
         self.lost = True
         how = f"its process {how}" if state == "crashed" else how
         if not self.ready:
-            # Whoever waited for so long does not wait once more.
+            # A start that timed out took STARTING seconds; it is not tried again.
             lost = _LostAtStart if state == "crashed" else Inconclusive
             raise lost(f"no mutant can be judged: {how} when it started")
         if self.mutant is None:
@@ -196,7 +203,8 @@ class _Worker:
         return MutantOutcome(Result(self.mutant, operator, state, reason=how + where))
 
     def end(self) -> None:
-        """Kill the process, and those that it has started itself."""
+        """Kills the process and those that it started."""
+        # It leads a process group of its own, by `setsid` in `_work`.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
@@ -225,12 +233,12 @@ class _Team:
             self.members.append(self._new())
 
     def renew(self, worker: _Worker) -> None:
-        """Put a new process in the place of `worker`."""
+        """Replaces the process of `worker`."""
         worker.end()
         self.members[self.members.index(worker)] = self._new()
 
-    def came_in(self) -> Iterator[MutantOutcome]:
-        """What is known by now, after a moment's wait."""
+    def receive(self) -> Iterator[MutantOutcome]:
+        """Waits a moment for messages, and yields the outcomes that are known by then."""
         wait([worker.connection for worker in self.members], timeout=0.5)
         for worker in list(self.members):
             try:
@@ -261,8 +269,11 @@ class _Team:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """What is started inside never sees Ctrl-C: the one that started it ends it."""
-    # It comes up with the first process otherwise, and then unblocks what is blocked here.
+    """Processes started inside never see Ctrl-C; their parent ends them.
+
+    A child inherits the signal mask, so it is deaf from its first moment, before Python runs.
+    """
+    # The resource tracker would start with the first process, and unblock SIGINT when it does.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -272,8 +283,9 @@ def _deaf() -> Iterator[None]:
 
 
 def _ended(code: int | None) -> str:
+    """Returns how a process ended, in words."""
     if code is None:
-        return "was cut off: something else wrote into the pipe by which it reports"
+        return "was cut off: something else wrote into its pipe"
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
@@ -281,25 +293,25 @@ def _ended(code: int | None) -> str:
 
 
 def _work(connection: Connection, campaign: str) -> None:
-    """The life of a worker process."""
-    os.setsid()  # so that it can be killed with whatever a fault has started
+    """Runs in a worker process: judges the mutants that come over the pipe, until it closes."""
+    os.setsid()  # A process group of its own, so that `_Worker.end` kills what a fault started.
     _silence()
     torch.set_num_threads(1)
     lock, own = threading.Lock(), os.getpid()
 
     def say(**said: Any) -> None:
         if os.getpid() != own:
-            os._exit(1)  # a fault has forked, and what it left goes on as if it were this process
+            os._exit(1)  # A fault forked, and this is the child, which must not answer.
         with lock:
             connection.send_bytes(json.dumps(said).encode())
 
     try:
-        factory, read_campaign = read(json.loads(campaign))
+        factory, parsed = read_campaign(json.loads(campaign))
     except KvfuzzError as error:
         say(failed=str(error))
         return
-    prepared = PreparedCases(factory, read_campaign)
-    watch = threading.Thread(target=_watch, args=(read_campaign.limits.megabytes, say), daemon=True)
+    prepared = PreparedCases(factory, parsed)
+    watch = threading.Thread(target=_watch, args=(parsed.limits.megabytes, say), daemon=True)
     watch.start()
     say(ready=True)
     with suppress(EOFError, OSError):
@@ -309,7 +321,7 @@ def _work(connection: Connection, campaign: str) -> None:
 
 
 def _silence() -> None:
-    """What a fault prints is no part of a report."""
+    """Discards what a fault prints, which is not part of a report."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(nothing, standard)
@@ -317,22 +329,22 @@ def _silence() -> None:
 
 
 def _watch(megabytes: int, say: Callable[..., None]) -> None:
-    """End this process once the one that started it is gone, or once it has taken over `megabytes`
-    more memory than it had at first."""
+    """Ends this process when its parent is gone, or when its peak memory has grown by more than
+    `megabytes`."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    first = _most_memory()
+    first = _peak_memory()
     while not wait([parent.sentinel], timeout=WATCH):
-        if _most_memory() - first > megabytes:
+        if _peak_memory() - first > megabytes:
             say(megabytes=megabytes)
             break
     os._exit(1)
 
 
-def _most_memory() -> float:
-    """The most memory that this process has ever had, in MB."""
+def _peak_memory() -> float:
+    """Returns the peak memory of this process in MB."""
     if HIGH_WATER.exists():
-        # In `getrusage` a process of Linux starts with what the one that started it had.
+        # On Linux, `getrusage` of a new process starts at the peak of its parent.
         (line,) = re.findall(r"VmHWM:\s*(\d+) kB", HIGH_WATER.read_text())
         return int(line) / 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

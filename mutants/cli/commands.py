@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,61 +25,54 @@ from kvfuzz.cli.options import (
     subject_options,
     workers_option,
 )
-from mutants.cli.options import campaign_options, gate_options, report_options
+from mutants.cli.options import Reporting, campaign_options, reporting_options
 from mutants.report.outputs import Outputs
 
 if TYPE_CHECKING:
-    from mutants.campaign.campaign import Limits
     from mutants.campaign.gate import Gate
     from mutants.campaign.result import Score
 
 
 @click.command()
 @click.argument("subject", default="zoo")
-@click.option("--mutant", "ids", multiple=True, metavar="ID", help="Score this mutant only.")
-@click.option("--operator", "operators", multiple=True, help="Score this family only.")
 @click.option(
-    "--anywhere", is_flag=True, help="Score the faults that fit any subject, not those of its own.",
+    "--mutant", "mutants", multiple=True, metavar="ID", help="Score this mutant only (repeatable)."
+)
+@click.option(
+    "--operator", "operators", multiple=True, help="Score this family of mutants only (repeatable)."
+)
+@click.option(
+    "--anywhere", is_flag=True, help="Score the generic mutants, not those written for SUBJECT.",
 )  # fmt: skip
 @expected_option
 @examples_option("default 250")
 @seconds_option
 @seed_option
 @workers_option
-@click.option("--matrix", is_flag=True, help="Run every case on every mutant.")
-@click.option("--shrink/--no-shrink", default=True, help="Shrink the kills.", show_default=True)
+@click.option(
+    "--matrix", is_flag=True, help="Run every case on every mutant; reports show the kill matrix."
+)
+@click.option(
+    "--shrink/--no-shrink", default=True, help="Shrink the case of each kill.", show_default=True
+)
 @campaign_options
 @subject_options
 @calibration_option
 @folder_option
-@gate_options
-@report_options
+@reporting_options
 def score(
     subject: str,
-    ids: tuple[str, ...],
-    operators: tuple[str, ...],
-    anywhere: bool,
     expected_file: Path | None,
-    examples: int | None,
-    seconds: float | None,
-    seed: int | None,
-    workers: int,
-    matrix: bool,
-    shrink: bool,
-    limits: Limits,
-    shard: tuple[int, int] | None,
-    journal: Path | None,
-    resume: bool,
     subject_options: SubjectOptions,
     calibration_file: Path | None,
     folder: Path,
-    fail_under: float | None,
-    baseline_file: Path | None,
-    outputs: Outputs,
+    reporting: Reporting,
+    **settings: Any,
 ) -> int:
-    """Score the checker: inject every fault, and tell which are caught.
+    """Inject faults into SUBJECT one by one, and score how many kvfuzz finds.
 
-    Exit code 0 if all mutants are killed, 1 if some are not, 3 if there is no score.
+    The library has faults for zoo; any other SUBJECT gets generic ones. Exit code 0 if all mutants
+    are killed, 1 if some are not, 3 if there is no score.
     """
     from kvfuzz.case.files import check_writable
     from kvfuzz.search.known_divergences import read_expectations
@@ -88,13 +81,13 @@ def score(
     from mutants.campaign.score import score as run_score
     from mutants.report.outputs import check_outputs
 
-    gate = read_gate(fail_under, baseline_file, subject, outputs.files.values())
-    check_outputs(outputs)
+    gate = read_gate(reporting.fail_under, reporting.baseline_file, subject, reporting.files)
+    check_outputs(reporting.outputs)
     check_writable(folder / "witnesses" / "witness.json")
-    expected = read_expectations(expected_file) if expected_file else ()
+    settings["expected"] = read_expectations(expected_file) if expected_file else ()
     prepare_torch()
-    options = subject_options.calibrated(subject, folder, calibration_file)
-    journal = journal or folder / JOURNAL
+    settings["options"] = subject_options.calibrated(subject, folder, calibration_file)
+    settings["journal"] = settings["journal"] or folder / JOURNAL
     with _plain_warnings(), progress_bar(f"scoring {subject}", None) as update:
         done = 0
 
@@ -103,32 +96,13 @@ def score(
             done += result is not None
             update(done, total)
 
-        result = run_score(
-            subject,
-            ids=ids,
-            operators=operators,
-            examples=examples,
-            seed=seed,
-            seconds=seconds,
-            limits=limits,
-            shard=shard,
-            journal=journal,
-            resume=resume,
-            workers=workers,
-            matrix=matrix,
-            shrink=shrink,
-            options=options,
-            progress=progress,
-            command=command_to_repeat,
-            anywhere=anywhere,
-            expected=expected,
-        )
-    return _told(result, folder, outputs, gate)
+        result = run_score(subject, **settings, progress=progress, command=command_to_repeat)
+    return _report(result, folder, reporting.outputs, gate)
 
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Inside, a warning is a line, without the place in the code that gave it."""
+    """Prints warnings as one line, without the place in the code."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
         yield
@@ -137,34 +111,27 @@ def _plain_warnings() -> Iterator[None]:
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
 @folder_option
-@gate_options
-@report_options
-def merge(
-    reports: tuple[Path, ...],
-    folder: Path,
-    fail_under: float | None,
-    baseline_file: Path | None,
-    outputs: Outputs,
-) -> int:
-    """Put the REPORTS (--json) of all shards of a campaign together into the one of the whole.
+@reporting_options
+def merge(reports: tuple[Path, ...], folder: Path, reporting: Reporting) -> int:
+    """Merge the REPORTS (--json) of all shards of a campaign into one score.
 
-    A set that is not complete is refused, and what is missing is named. Exit codes as of `score`.
+    An incomplete set is refused, and the missing shards are named. Exit codes as of `score`.
     """
     from mutants.campaign.gate import read_gate
     from mutants.campaign.merge import merge as merged
     from mutants.report.outputs import check_outputs
 
-    check_outputs(outputs, reports)
+    check_outputs(reporting.outputs, reports)
     result = merged(reports)
-    gate = read_gate(fail_under, baseline_file, result.subject, outputs.files.values())
-    return _told(result, folder, outputs, gate)
+    gate = read_gate(reporting.fail_under, reporting.baseline_file, result.subject, reporting.files)
+    return _report(result, folder, reporting.outputs, gate)
 
 
-def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
-    """Tell `result` in the terminal and in all `outputs`; returns the exit code."""
+def _report(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
+    """Reports `result` in the terminal and in all `outputs`; returns the exit code."""
     from rich.console import Console
 
-    from mutants.campaign.gate import exit_code, since
+    from mutants.campaign.gate import compare_with_baseline, exit_code
     from mutants.report.outputs import write_outputs
     from mutants.report.report import Report
     from mutants.report.text import render
@@ -173,7 +140,7 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
     console = Console()
     written, unwritten = write_witnesses(result, folder / "witnesses")
     render(result, console)
-    changed = since(gate, result)
+    changed = compare_with_baseline(gate, result)
     write_outputs(outputs, Report(result, written, changed))
     for line in changed.lines if changed else ():
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -186,10 +153,10 @@ def _told(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
 
 @click.command()
 @click.argument("mutant_id", required=False, metavar="[ID]")
-@click.option("--operator", "operators", multiple=True, help="List this family only.")
+@click.option("--operator", "operators", multiple=True, help="List this family only (repeatable).")
 @json_option
 def mutants(mutant_id: str | None, operators: tuple[str, ...], json_file: Path | None) -> int:
-    """List the library of faults, or show one with its source and its witness."""
+    """List the mutants, or show one with its source and its witness."""
     from rich.console import Console
 
     from kvfuzz.case.files import check_writable, write_json

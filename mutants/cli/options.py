@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kvfuzz.cli.options import Finite, Shard, Written
-from mutants.report.outputs import FORMATS, Outputs
+from mutants.report.outputs import FORMATS, Format, Outputs
 
 
 def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--mutant-calls --mutant-time --mutant-memory (the command's `limits`), --shard, --journal and
-    --resume."""
+    """Adds --mutant-calls, --mutant-time and --mutant-memory, which `command` gets as `limits`, and
+    --shard, --journal and --resume."""
 
     @functools.wraps(command)
     def with_limits(
@@ -57,44 +58,64 @@ def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_limits
 
 
-def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds an option for the file of each report format, and --github; `command` gets them as one
-    argument, `outputs`."""
+@dataclass(frozen=True)
+class Reporting:
+    """What happens with a score: its reports, and the gates that decide the exit code."""
+
+    outputs: Outputs
+    fail_under: float | None
+    baseline_file: Path | None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that reports are written to."""
+        return tuple(self.outputs.files.values())
+
+
+def reporting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the gates --fail-under and --baseline, an option for the file of each report format, and
+    --github; `command` gets them as one argument, `reporting`."""
 
     @functools.wraps(command)
-    def with_outputs(*args: Any, github: bool, **given: Any) -> Any:
+    def with_reporting(
+        *args: Any,
+        github: bool,
+        fail_under: float | None,
+        baseline_file: Path | None,
+        **given: Any,
+    ) -> Any:
         named = {each.name: given.pop(_parameter(each.name)) for each in FORMATS}
-        files = {name: file for name, file in named.items() if file is not None}
-        return command(*args, outputs=Outputs(files, github), **given)
+        outputs = Outputs({name: file for name, file in named.items() if file is not None}, github)
+        return command(*args, reporting=Reporting(outputs, fail_under, baseline_file), **given)
 
-    wrapped: Callable[..., Any] = click.option(
-        "--github", is_flag=True,
-        help="Print annotations for GitHub Actions, and write the summary of the step.",
-    )(with_outputs)  # fmt: skip
-    for each in reversed(FORMATS):
-        wrapped = click.option(
-            f"--{each.name}", _parameter(each.name), type=Written(path_type=Path),
-            metavar="FILE", help=each.help,
-        )(wrapped)  # fmt: skip
-    return wrapped
-
-
-def _parameter(name: str) -> str:
-    return f"{name.replace('-', '_')}_file"
-
-
-def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that decide between the exit codes 0 and 1: --fail-under and --baseline."""
-    for option in (
+    options: tuple[Callable[[Any], Any], ...] = (
+        click.option(
+            "--fail-under", type=Finite(0, 100), metavar="PERCENT",
+            help="Exit 1 only if the score is below PERCENT.",
+        ),
         click.option(
             "--baseline", "baseline_file", type=click.Path(path_type=Path), metavar="FILE",
             help="Exit 1 only for mutants that survive now and were killed, or absent, in FILE "
             "(a report of --json).",
         ),
+        *map(_file_option, FORMATS),
         click.option(
-            "--fail-under", type=Finite(0, 100), metavar="PERCENT",
-            help="Exit 1 only if the score is below PERCENT.",
+            "--github", is_flag=True,
+            help="Print annotations for GitHub Actions, and write the summary of the step.",
         ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    )  # fmt: skip
+    wrapped: Callable[..., Any] = with_reporting
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _file_option(each: Format) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        f"--{each.name}", _parameter(each.name), type=Written(path_type=Path),
+        metavar="FILE", help=each.help,
+    )  # fmt: skip
+
+
+def _parameter(name: str) -> str:
+    return f"{name.replace('-', '_')}_file"

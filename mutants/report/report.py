@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mutants.campaign.gate import Since
+from mutants.campaign.gate import BaselineDiff
 from mutants.campaign.result import Score
 
 
@@ -17,4 +17,4 @@ class Report:
 
     score: Score
     witnesses: Mapping[str, Path] = field(default_factory=dict)
-    changed: Since | None = None
+    changed: BaselineDiff | None = None

@@ -1,6 +1,6 @@
-"""Each mutant is a test that passes when it is killed, so that tox, xdist and JUnit see the score.
+"""One test per mutant, which passes if the mutant is killed: `pytest --pyargs mutants.suite`.
 
-The subject is named by --kvfuzz-subject, the cases are those of --kvfuzz-seed.
+--kvfuzz-subject names the subject, --kvfuzz-seed the cases.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = metafunc.config.option.kvfuzz_subject
     try:
         load(subject)
-        scored, watch = select(subject)
+        scored, controls = select(subject)
     except KvfuzzError as error:
         raise pytest.UsageError(str(error)) from None
     if "mutant_id" in metafunc.fixturenames:
         metafunc.parametrize("mutant_id", [mutant.id for mutant in scored])
     if "placebo_id" in metafunc.fixturenames:
-        metafunc.parametrize("placebo_id", [mutant.id for mutant in watch if mutant.placebo])
+        metafunc.parametrize("placebo_id", [mutant.id for mutant in controls if mutant.placebo])
     if "canary_id" in metafunc.fixturenames:
-        metafunc.parametrize("canary_id", [mutant.id for mutant in watch if mutant.canary])
+        metafunc.parametrize("canary_id", [mutant.id for mutant in controls if mutant.canary])
 
 
 @pytest.fixture(scope="session")
@@ -49,23 +49,23 @@ def prepared(
 
 @pytest.fixture(scope="session")
 def clean(prepared: PreparedCases) -> Callable[[], str | None]:
-    """Why there can be no score; judged once per worker, when first asked."""
+    """Returns why there can be no score; judged once per pytest worker, when first asked."""
     return functools.cache(lambda: check_baseline(prepared))
 
 
 @pytest.fixture(scope="session")
-def spoilt() -> list[str]:
-    """What made every later result of this worker meaningless."""
+def unsound() -> list[str]:
+    """Why every later result of this pytest worker would be wrong."""
     return []
 
 
 def test_baseline_agrees(clean: Callable[[], str | None]) -> None:
-    """The unmutated subject agrees on every case, without which there is no score."""
+    """The unmutated subject agrees on every case."""
     assert clean() is None
 
 
 def test_placebo_survives(placebo_id: str, prepared: PreparedCases) -> None:
-    """A mutant that changes nothing is not killed; where no case reaches it, it says nothing."""
+    """A mutant that changes nothing survives; skipped if no case reaches it."""
     result = run_mutant(prepared, find(placebo_id))
     if result.state == "unreached":
         pytest.skip(f"unreached: {result.reason}")
@@ -73,7 +73,7 @@ def test_placebo_survives(placebo_id: str, prepared: PreparedCases) -> None:
 
 
 def test_canary_is_killed(canary_id: str, prepared: PreparedCases) -> None:
-    """A mutant that nothing can miss is not missed."""
+    """A mutant that changes every logit is killed."""
     assert control_failure([], [run_mutant(prepared, find(canary_id))]) is None
 
 
@@ -81,16 +81,16 @@ def test_mutant_is_killed(
     mutant_id: str,
     prepared: PreparedCases,
     clean: Callable[[], str | None],
-    spoilt: list[str],
+    unsound: list[str],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The fault makes cached logits differ from uncached ones on some case."""
-    if spoilt or clean() is not None:
-        pytest.fail(f"no score: {spoilt[0] if spoilt else clean()}")
+    """Cached logits differ from uncached ones on some case, or a law is broken."""
+    if unsound or clean() is not None:
+        pytest.fail(f"no score: {unsound[0] if unsound else clean()}")
     mutant = find(mutant_id)
     result = add_witness(prepared, mutant, run_mutant(prepared, mutant))
     if (changed := check_unchanged(prepared, mutant, result)) is not None:
-        spoilt.append(changed)
+        unsound.append(changed)
         pytest.fail(f"no score: {changed}")
     for name in ("operator", "state", "site", "killed_by", "excess"):
         record_property(name, getattr(result, name))

@@ -12,6 +12,13 @@ import torch
 from mutants.mutant import mutant, steps
 """
 KILLED = "norm.skips_before_attention"
+SEVERAL = (
+    "append.prepends",
+    "crop.drops_one_too_many",
+    KILLED,
+    "position.restarts_at_each_chunk",
+    "reorder.goes_the_other_way",
+)
 
 
 def fault_text(name, body, subject="zoo"):
@@ -50,3 +57,9 @@ class Sleeps(models.Summing):
         """In a while."""
         time.sleep(0.6)
         return super().cached(tokens, cache)
+
+
+def processes_started(folder):
+    """How many worker processes imported the package that is installed in `folder`."""
+    pids = set((folder / "started").read_text().split())
+    return len(pids - {str(os.getpid())})

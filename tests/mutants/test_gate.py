@@ -15,11 +15,11 @@ from mutants.campaign.gate import (
     Baseline,
     Changes,
     Gate,
-    changes,
+    compare_with_baseline,
     exit_code,
+    find_changes,
     read_baseline,
     read_gate,
-    since,
 )
 from mutants.campaign.result import Score
 from mutants.mutant import STATES
@@ -35,11 +35,11 @@ def score_of(**states: str) -> Score:
 
 def changed_since(before: dict[str, str], **now: str) -> Changes:
     states = {f"append.{name}": state for name, state in before.items()}
-    return changes(Baseline(FILE, states), score_of(**now))
+    return find_changes(Baseline(FILE, states), score_of(**now))
 
 
 def told(gate: Gate, score: Score) -> list[str]:
-    found = since(gate, score)
+    found = compare_with_baseline(gate, score)
     return list(found.lines) if found else []
 
 
@@ -129,9 +129,9 @@ def test_what_has_changed_is_told_by_id() -> None:
     gate = Gate(None, Baseline(FILE, {"append.a": "killed", "append.c": "survived", "x.y": "loud"}))
     assert told(gate, score_of(a="timed_out", b="survived", c="killed")) == [
         "NEW SURVIVOR append.a: timed out, killed in before.json",
-        "NEW SURVIVOR append.b: survived, not there in before.json",
-        "killed now, and not in before.json: append.c",
-        "in before.json, and not run now: x.y",
+        "NEW SURVIVOR append.b: survived, absent in before.json",
+        "killed now but not in before.json: append.c",
+        "in before.json but not run now: x.y",
     ]
     lost = Gate(None, Baseline(FILE, {"append.a": "killed"}))
     assert told(lost, score_of(a="loud")) == []  # nothing else was decided: no score
@@ -172,8 +172,8 @@ def test_a_baseline_is_read_from_a_report(tmp_path) -> None:
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("\xff", "is not JSON"),
-        ("[]", "is no report of kvfuzz score"),
-        ('{"kind": "kvfuzz counterexample"}', "is no report of kvfuzz score"),
+        ("[]", "is not a report of kvfuzz score"),
+        ('{"kind": "kvfuzz counterexample"}', "is not a report of kvfuzz score"),
     ],
 )
 def test_a_file_that_is_no_report_is_refused(tmp_path, text, message) -> None:
@@ -189,8 +189,8 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, text, message) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"schema": 2}, "has schema 2, not 1"),
-        ({"subject": "zoo:rope"}, "is of 'zoo:rope', not of 'zoo'"),
+        ({"schema": 2}, "has schema 2; this kvfuzz reads 1"),
+        ({"subject": "zoo:rope"}, "is about 'zoo:rope', not 'zoo'"),
         ({"score": None}, "has no score"),
         ({"mutants": None}, "is broken"),
         ({"mutants": [{"id": "append.a"}]}, "is broken"),
@@ -254,5 +254,5 @@ def test_a_baseline_is_never_written_over(run, tmp_path) -> None:
     text = before.read_text()
     code, out, error = run(*COMMAND, "--baseline", before, "--json", before, "--folder", tmp_path)
     assert (code, out) == (2, "")
-    assert f"--baseline {before} would be written over" in error
+    assert f"--baseline {before} would be overwritten" in error
     assert before.read_text() == text

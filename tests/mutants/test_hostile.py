@@ -177,7 +177,7 @@ def test_a_mutant_that_exits_does_not_end_the_score(installed, workers):
         + fault_text("in_the_path", "return lambda *_: sys.exit(0)"),
     )
     ids = ("exits.in_its_function", "exits.in_the_path", KILLED)
-    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    found = score("zoo", mutants=ids, seed=1, examples=5, workers=workers, shrink=False)
     assert [result.state for result in found.results] == ["invalid", "loud", "killed"]
     assert "SystemExit: 0" in found.results[0].reason
     assert "sys.exit(0)" in found.results[1].reason
@@ -201,7 +201,7 @@ def leaving_a_change(installed, monkeypatch):
 def test_a_mutant_that_leaves_a_change_behind_forbids_a_score_in_one_process(leaving_a_change):
     """The verdict is inconclusive and names it: nothing after it can be judged here."""
     ids = ("append.prepends", "leaves.a_change", KILLED)
-    found = score("zoo", ids=ids, seed=1, examples=5, shrink=False)
+    found = score("zoo", mutants=ids, seed=1, examples=5, shrink=False)
     assert (found.verdict, found.percent) == ("inconclusive", None)
     assert found.reason == LEFT_CHANGED
     assert [result.id for result in found.results] == ["append.prepends", "leaves.a_change"]
@@ -211,7 +211,7 @@ def test_a_mutant_that_leaves_a_change_behind_forbids_a_score_in_one_process(lea
 def test_a_change_left_in_a_process_goes_with_it(leaving_a_change, workers):
     """The mutant is invalid for that reason, and all others are judged, those that watch too."""
     ids = ("append.prepends", "leaves.a_change", KILLED)
-    found = score("zoo", ids=ids, seed=1, examples=5, workers=workers, shrink=False)
+    found = score("zoo", mutants=ids, seed=1, examples=5, workers=workers, shrink=False)
     assert {result.id: result.state for result in found.results} == {
         "append.prepends": "killed",
         "leaves.a_change": "invalid",
@@ -280,7 +280,7 @@ def test_what_is_judged_again_is_the_last_case_that_was_met(prepared, monkeypatc
 
 def test_no_placebo_is_said(prepared, tmp_path):
     """In the terminal and on the page, instead of a number that sounds like a check."""
-    found = score("zoo", ids=(KILLED,), examples=5, seed=0, shrink=False)
+    found = score("zoo", mutants=(KILLED,), examples=5, seed=0, shrink=False)
     assert "placebos survived" in text.score_line(found)
     bare = replace(found, placebos=())
     assert "placebos survived" not in text.score_line(bare)

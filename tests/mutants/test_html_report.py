@@ -30,7 +30,7 @@ KILLED = ("append.prepends", "layer.writes_to_the_layer_below")
 def real() -> Score:
     """A real score of two mutants."""
     return run_score(
-        "zoo", ids=KILLED, examples=8, seed=1, command="kvfuzz score zoo --seed {}".format
+        "zoo", mutants=KILLED, examples=8, seed=1, command="kvfuzz score zoo --seed {}".format
     )
 
 

@@ -59,7 +59,7 @@ def test_the_witness_of_such_a_kill_says_what_it_breaks():
     from mutants.report.report import Report
 
     ids = ("frame.shows_one_entry_too_few",)
-    found = score("zoo", ids=ids, examples=8, seed=1)
+    found = score("zoo", mutants=ids, examples=8, seed=1)
     (result,) = found.results
     assert (result.state, result.killed_law, result.site) == ("killed", "frame", None)
     assert result.map == ()

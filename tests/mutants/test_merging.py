@@ -20,7 +20,7 @@ IDS = (
 
 
 def run(shard, **changes):
-    asked = {"ids": IDS, "seed": 2, "examples": 20, "shrink": False, "shard": shard, **changes}
+    asked = {"mutants": IDS, "seed": 2, "examples": 20, "shrink": False, "shard": shard, **changes}
     return score("zoo", **asked)
 
 
@@ -79,7 +79,7 @@ def test_a_shard_that_is_there_twice_is_named(shards, tmp_path):
     """With both files."""
     copy = tmp_path / "copy.json"
     copy.write_text(shards[0].read_text())
-    with pytest.raises(UsageError, match=r"shard 2/3 is there twice: .*2\.json and .*copy\.json"):
+    with pytest.raises(UsageError, match=r"shard 2/3 is given twice: .*2\.json and .*copy\.json"):
         merge([*shards, copy])
 
 
@@ -96,7 +96,7 @@ def test_a_state_that_there_is_not_is_no_way_out_of_the_score(shards):
     mutants = json.loads(shards[0].read_text())["mutants"]
     mutants[0]["state"] = "banana"
     edited(shards[0], mutants=mutants)
-    with pytest.raises(UsageError, match=rf"{mutants[0]['id']} has the state 'banana'"):
+    with pytest.raises(UsageError, match=rf"{mutants[0]['id']} has the unknown state 'banana'"):
         merge(shards)
 
 
@@ -121,7 +121,7 @@ def test_shards_from_different_machines_are_merged(shards, whole):
 def test_shards_of_different_divisions_are_refused(shards):
     """Three thirds and a fourth are not a whole."""
     edited(shards[2], shard="3/4")
-    with pytest.raises(UsageError, match="into 3 and 4 parts"):
+    with pytest.raises(UsageError, match="in 3 and 4 parts"):
         merge(shards)
 
 
@@ -131,7 +131,9 @@ def test_a_mutant_of_another_shard_or_of_this_one_again_is_refused(shards, count
     mutants = json.loads(shards[1].read_text())["mutants"]
     other = json.loads(shards[count].read_text())["mutants"][0]
     edited(shards[1], mutants=[*mutants, other])
-    with pytest.raises(UsageError, match=rf"1\.json has {other['id']} once too often"):
+    with pytest.raises(
+        UsageError, match=rf"1\.json contains {other['id']} twice; rerun that shard"
+    ):
         merge(shards)
 
 
@@ -140,7 +142,7 @@ def test_a_shard_is_not_written_over(shards, capsys):
     before = shards[1].read_bytes()
     words = [*map(str, shards), "--json", str(shards[1].parent / "." / shards[1].name)]
     assert main(["merge", *words]) == 2
-    assert "is read, and would be written over: write to another file" in capsys.readouterr().err
+    assert "is an input and would be overwritten: name another file" in capsys.readouterr().err
     assert shards[1].read_bytes() == before
 
 
@@ -149,7 +151,7 @@ def test_a_kill_by_a_case_that_is_not_there_is_refused(shards, changes):
     """Reports show the case that killed."""
     mutants = json.loads(shards[1].read_text())["mutants"]
     edited(shards[1], mutants=[{**mutants[0], **changes}, *mutants[1:]])
-    with pytest.raises(UsageError, match="is killed by a case that is not there"):
+    with pytest.raises(UsageError, match="is killed by a case that is missing"):
         merge(shards)
 
 
@@ -165,7 +167,7 @@ def test_an_id_that_is_a_path_is_refused(shards):
     """Witnesses are written under their mutants' ids."""
     mutants = json.loads(shards[1].read_text())["mutants"]
     edited(shards[1], mutants=[{**mutants[0], "id": "../out"}, *mutants[1:]])
-    with pytest.raises(UsageError, match=r"'\.\./out' is no mutant's id"):
+    with pytest.raises(UsageError, match=r"'\.\./out' is not a mutant id"):
         merge(shards)
 
 
@@ -189,9 +191,9 @@ def test_a_void_shard_voids_the_whole(shards):
     ("text", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "is no report of kvfuzz score --json"),
-        ('{"kind": "kvfuzz score", "schema": 7}', "has schema 7, this kvfuzz reads 1"),
-        ('{"kind": "kvfuzz score", "schema": 1}', "is no report of this kvfuzz: KeyError"),
+        ("[]", "is not a report of kvfuzz score --json"),
+        ('{"kind": "kvfuzz score", "schema": 7}', "has schema 7; this kvfuzz reads 1"),
+        ('{"kind": "kvfuzz score", "schema": 1}', "is not a valid report: KeyError"),
     ],
 )
 def test_what_is_no_report_is_refused_in_a_line(tmp_path, text, message):
@@ -209,5 +211,5 @@ def test_the_report_of_a_whole_campaign_is_no_shard(tmp_path, whole):
     """Which is told."""
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(whole.to_json()))
-    with pytest.raises(UsageError, match="a whole campaign: there is nothing to merge"):
+    with pytest.raises(UsageError, match="a whole campaign, not of a shard"):
         merge([path])

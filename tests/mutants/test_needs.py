@@ -77,7 +77,7 @@ def test_a_baseline_that_fails_only_on_fitted_cases_forbids_a_score(monkeypatch)
     ids = ("phase.angles_too_large",)
     options = Options(config={})
     result = score(
-        "zoo:default", examples=5, seed=0, ids=ids, options=options, shrink=False, workers=0
+        "zoo:default", examples=5, seed=0, mutants=ids, options=options, shrink=False, workers=0
     )
     assert result.percent is None
     assert "the unmutated zoo:default diverges on case" in result.reason

@@ -44,7 +44,7 @@ def test_each_element_has_two_mutants():
 def matrix():
     """The kill matrix of these mutants on the cases of one seed."""
     ids = tuple(name for pair in TWO_EACH.values() for name in pair)
-    return score("zoo", ids=ids, seed=0, examples=60, matrix=True, shrink=False)
+    return score("zoo", mutants=ids, seed=0, examples=60, matrix=True, shrink=False)
 
 
 @pytest.mark.parametrize("element", FEATURES)

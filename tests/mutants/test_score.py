@@ -13,7 +13,7 @@ from kvfuzz.subjects.loading import Options
 from mutants.campaign.campaign import Limits
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.prepared_cases import PreparedCases, check_baseline
-from mutants.campaign.result import Result, count_states, percent_killed, verdict_on
+from mutants.campaign.result import Result, conclude, count_states, percent_killed
 from mutants.campaign.run import run_mutant
 from mutants.campaign.score import control_failure, score
 from mutants.library import registry
@@ -175,7 +175,7 @@ def test_a_baseline_that_diverges_forbids_a_score(monkeypatch):
 
     real = cached.store
     monkeypatch.setattr(cached, "store", drops(real))
-    result = score("zoo", examples=5, seed=0, ids=("norm.skips_before_attention",))
+    result = score("zoo", examples=5, seed=0, mutants=("norm.skips_before_attention",))
     assert (result.verdict, result.percent, result.results) == ("inconclusive", None, ())
     assert "the unmutated zoo diverges on case" in result.reason
 
@@ -184,9 +184,9 @@ def test_a_placebo_that_is_killed_forbids_a_score(monkeypatch):
     """Whatever made it differ would flatter the score."""
     wolf = made(drops, placebo=True, operator="placebo")
     monkeypatch.setattr(registry, "library", lambda: {**library(), wolf.id: wolf})
-    result = score("zoo", examples=5, seed=0, ids=("norm.skips_before_attention",))
+    result = score("zoo", examples=5, seed=0, mutants=("norm.skips_before_attention",))
     assert (result.verdict, result.percent) == ("inconclusive", None)
-    assert result.reason == "the placebo placebo.drops, which changes nothing, is killed"
+    assert result.reason == "the placebo placebo.drops changes nothing, but is killed"
     assert control_failure([Result("p", "placebo", "unreached")], []) is not None
     assert control_failure([Result("p", "placebo", "survived")], []) is None
 
@@ -205,7 +205,7 @@ def test_the_cases_are_those_of_the_fuzzer(prepared):
 def test_one_process_and_two_others_give_the_same_table():
     """Same seed, same table: states, kills, witnesses."""
     ids = ("append.prepends", "layer.reads_the_layer_below_on_decode", "norm.skips_for_keys")
-    one, two = (score("zoo", ids=ids, seed=4, examples=60, workers=n) for n in (0, 2))
+    one, two = (score("zoo", mutants=ids, seed=4, examples=60, workers=n) for n in (0, 2))
 
     def table(result):
         return [replace(r, seconds=0) for r in result.results]
@@ -216,7 +216,7 @@ def test_one_process_and_two_others_give_the_same_table():
 
 def test_the_witness_is_shrunk_and_names_the_subject_that_replays_it():
     """From whatever case killed it to the smallest that does."""
-    asked = {"ids": ("append.later_chunk_replaces_all",), "seed": 4, "examples": 60}
+    asked = {"mutants": ("append.later_chunk_replaces_all",), "seed": 4, "examples": 60}
     result = score("zoo", **asked).results[0]
     case = result.witness["case"]
     assert result.witness["subject"] == "mutant:append.later_chunk_replaces_all"
@@ -231,12 +231,12 @@ def test_time_that_is_over_times_the_rest_out():
     assert {r.state for r in late.results} == {"timed_out"}
     assert (late.percent, late.verdict) == (None, "inconclusive")
     killed = Result("norm.skips_before_attention", "norm", "killed", killed_by=0, ran=1)
-    told = verdict_on([killed, *late.results], None)
+    told = conclude([killed, *late.results], None)
     assert told["percent"] == 100 / (1 + len(late.results))
     assert told["verdict"] == "survived"
     # One that has begun and hangs is missed: that is a score.
     hangs = Result("norm.hangs", "norm", "timed_out", reason="over 2 s, in one call on case 0")
-    assert verdict_on([hangs], None)["percent"] == 0
+    assert conclude([hangs], None)["percent"] == 0
 
 
 @pytest.mark.parametrize(
