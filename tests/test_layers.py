@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import kvfuzz
+
 ROOT = Path(__file__).parents[1]
 
 # Bottom up: a room may import itself and what stands before it. `kvfuzz/__init__.py` is the top of
@@ -179,6 +181,12 @@ def heavy_after(statement):
 def test_importing_kvfuzz_is_light():
     """Not even torch, until it is needed."""
     assert heavy_after("import kvfuzz") == []
+
+
+def test_every_public_name_is_where_the_stub_says():
+    """`__init__.pyi` is the list that `__init__.py` imports from."""
+    assert "fuzz" in kvfuzz.__all__
+    assert [name for name in kvfuzz.__all__ if not hasattr(kvfuzz, name)] == []
 
 
 def test_the_light_import_test_can_fail():
