@@ -1,4 +1,4 @@
-"""What `kvfuzz locate` costs, in times the two plain runs of the case.
+"""Measures what `kvfuzz locate` costs, in multiples of the two plain runs of the case.
 
     python benchmarks/locate_cost.py
     python benchmarks/locate_cost.py --only llama --steps 2 --steps 9
@@ -37,7 +37,7 @@ from tests.quality.injected.faults import FAULTS
 from tests.subjects import decoders, faulty_decoders
 
 MOST = 10.0
-"""The cost that is aimed at."""
+"""The highest median cost that passes."""
 PROGRAM = (3, 1, 2, 1, 1, 2, 1, 1, 3)
 COPIES = (
     "llama.position_one_too_far",
@@ -62,7 +62,7 @@ WRITTEN = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Times the plain runs: as printed, and of the whole call."""
+    """Multiples of the plain runs: the printed cost, and that of the whole call."""
 
     printed: float
     whole: float
@@ -90,8 +90,8 @@ def main(only: str, steps: tuple[int, ...], repeats: int) -> None:
 
 
 def _subjects(bench: Bench, only: str) -> Iterator[tuple[str, Factory, int]]:
-    """The subjects by their names, each with how many tokens it knows. Mamba of transformers is
-    wrong as it is, at a chunk on a state."""
+    """Yields the subjects with their names and vocabulary sizes. Mamba of transformers needs no
+    injected fault: it is wrong when a chunk follows a state."""
     for fault in FAULTS:
         if fault.name in COPIES and only in fault.name:
             with bench.injected(fault) as injected:
@@ -114,7 +114,7 @@ def _case(factory: Factory, steps: int, vocabulary: int) -> kvfuzz.Case:
 
 
 def _costs(factory: Factory, case: kvfuzz.Case, repeats: int) -> list[Cost]:
-    """Of so many calls, after one that fills what is filled on first use."""
+    """Returns the costs of so many calls, after one to warm up."""
     subject = factory.subject(case)
     kvfuzz.locate(factory, case)
     costs = []

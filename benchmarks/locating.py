@@ -4,9 +4,9 @@
     python benchmarks/locating.py --only llama --json locating-result.json
 
 Each fault of `tests/quality/injected/faults.py` is put at a known line of a copy of the modeling
-code of transformers 5.24.0, its cache and mask code included. The line that is reported should be
-that one, or the first that the fault reaches: where a value first differs from the same run without
-the fault, and where one first does that the uncached path computes as well.
+code of transformers 5.24.0, its cache and mask code included. `locate` should name that line or the
+first that the fault reaches: the first whose value differs from the same run without the fault, or
+the first of these that the uncached path runs too.
 
 Exit code 1 if fewer than 90 % are hit, if a reported line is outside the model, or if a fault does
 not show.
@@ -41,7 +41,7 @@ HIT = ("injected", "reached")
 
 @dataclass
 class Row:
-    """What became of one fault; `problem` says what went wrong with the bench itself."""
+    """The result for one fault; `problem` says what went wrong in the benchmark itself."""
 
     fault: str
     kind: str
@@ -82,7 +82,7 @@ def main(only: tuple[str, ...], json_file: Path | None) -> None:
 
 
 def row(bench: Bench, fault: Fault) -> Row:
-    """Put `fault` in, see that it shows, and locate it."""
+    """Injects `fault`, checks that it shows, and locates it."""
     with bench.injected(fault) as injected:
         made = Row(fault.name, fault.kind, fault.path, *_lines(injected))
         made.problem = _problem(bench, injected)
@@ -124,13 +124,13 @@ def _lines(injected: Injected) -> tuple[str, str]:
 
 
 def _short(place: str) -> str:
-    """A file and line without the folder of the copy, whose name is the fault's."""
+    """Returns a file and line without the folder of the copy, which has the name of the fault."""
     folder, _, name = place.rpartition("/")
     return name if not folder or folder.startswith("faulty_") else place
 
 
 def passes(rows: list[Row]) -> bool:
-    """Whether enough are hit, none is put outside the model, and the bench itself is right."""
+    """Whether enough lines are hit, none is outside the model, and no fault had a problem."""
     share = sum(row.hit in HIT for row in rows) / len(rows) if rows else 0
     outside = any(row.hit == "outside" for row in rows)
     return share >= LEAST and not outside and not any(row.problem for row in rows)
@@ -148,7 +148,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def remarks(rows: list[Row]) -> list[str]:
-    """The counts, and what each miss should have been."""
+    """Returns the counts, and for each miss the line that it should have been."""
     hits = Counter(row.hit for row in rows)
     right = sum(row.suspect == row.path for row in rows)
     wrong = sum(row.suspect not in (row.path, "unknown", "") for row in rows)
@@ -161,8 +161,8 @@ def remarks(rows: list[Row]) -> list[str]:
         if row.problem:
             lines.append(f"bench: {row.fault}: {row.problem}")
         if row.hit not in HIT:
-            told = row.reported or row.text or "nothing"
-            lines.append(f"{row.hit}: {row.fault}: {told}; should be {row.injected} {row.reached}")
+            named = row.reported or row.text or "nothing"
+            lines.append(f"{row.hit}: {row.fault}: {named}; should be {row.injected} {row.reached}")
     return lines
 
 

@@ -136,9 +136,10 @@ def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
     """Locates by the states that the subject reports."""
     sites = list(traced_states.compare_sites(subject, case))
     cells = tuple(traced_states.difference_map(sites))
-    diverging = ((one, traced_states.find_divergence(one)) for one in sites)
-    compared, first = next(((one, d) for one, d in diverging if d is not None), (None, None))
-    if compared is None or first is None:
+    for compared in sites:
+        if (first := traced_states.find_divergence(compared)) is not None:
+            break
+    else:
         return Location(None, cells=cells)
     latent = () if traced_states.logits_differ(sites) else find_latents(cells)
     if latent and not strict:

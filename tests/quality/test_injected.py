@@ -1,5 +1,5 @@
-"""On real models: the line that is reported is the one where a fault was put, or the first that it
-reaches, and never one outside the model.
+"""On real models `locate` names the line of the fault, or the first that the fault reaches, and
+never a line outside the model.
 
 Copies of the library's modeling code get one fault each. `benchmarks/locating.py` runs the whole
 table, these tests a part of it.
@@ -43,7 +43,7 @@ def bench(tmp_path_factory):
 
 
 def test_the_table_is_wide():
-    """Many faults of many kinds, over all the ways of telling positions and keeping a past."""
+    """Many faults of many kinds, over all kinds of positions and caches."""
     assert len(FAULTS) >= 40
     assert len({fault.kind for fault in FAULTS}) >= 10
     assert {fault.model for fault in FAULTS} == set(ARCHITECTURES)
@@ -53,7 +53,7 @@ def test_the_table_is_wide():
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_is_where_the_table_says(fault):
-    """Its anchors are there, and it is Python."""
+    """Its anchors exist, only their line changes, and the result compiles."""
     for edit in fault.edits:
         source = library_file(edit.anchor.file or fault.model).read_text(encoding="utf-8")
         faulty, number = edit.applied(source)
@@ -92,7 +92,7 @@ def test_nothing_is_named_where_nothing_is_wrong(bench, fault):
 
 
 def test_a_copy_keeps_its_lines_and_its_own_caches(tmp_path):
-    """Its code imports the copied caches and masks, and the library for the rest."""
+    """Its code imports the copied caches and masks, and everything else from the library."""
     copy = copied("llama", "kept_lines", tmp_path)
     try:
         for path in copy.folder.glob("*.py"):
@@ -109,7 +109,7 @@ def test_a_copy_keeps_its_lines_and_its_own_caches(tmp_path):
 
 
 def test_an_anchor_is_there_as_often_as_it_says():
-    """One that is not would put the fault elsewhere."""
+    """Otherwise the fault would be put elsewhere."""
     source = "one\ntwo\none again\n"
     assert Anchor("two").line(source) == 2
     assert Anchor("one", nth=2, of=2).line(source) == 3
@@ -124,8 +124,8 @@ def operation(line, value, view=False):
 
 
 def test_what_a_fault_reaches():
-    """The first line behind it that differs and the first that computes, and of those that the
-    other path runs too; not what is as it was, nor the fault's own line."""
+    """The first line after it that differs and the first that computes; the same again of the lines
+    that the other path runs too. Not lines that agree, nor the fault's own."""
     clean = [operation(line, 0) for line in range(1, 9)]
     values = {2: 5, 4: 5, 5: 5, 7: 5, 8: 5}
     faulty = [operation(line, values.get(line, 0), line == 4) for line in range(1, 9)]
@@ -136,7 +136,7 @@ def test_what_a_fault_reaches():
 
 
 def test_an_operation_left_out_is_no_difference_of_its_own():
-    """What comes behind it is."""
+    """The operations after it may differ."""
     clean = [operation(line, line) for line in (1, 2, 3, 4)]
     faulty = [operation(1, 1), operation(3, 7), operation(4, 8)]
     own = frozenset({("model", 2)})

@@ -27,7 +27,7 @@ class IgnoresRows(Recomputes):
 
 
 class TilesRows(Recomputes):
-    """A repetition of rows, each in turn, where it should be one after the other."""
+    """Repeats rows as [0, 1, 0, 1], not [0, 0, 1, 1]."""
 
     def reorder(self, cache, rows):
         if len(set(rows.tolist())) < len(rows):
@@ -61,7 +61,7 @@ class LosesTheLast(Recomputes):
 
 
 class OneCacheForAll(Recomputes):
-    """The cache lives in the model: a second one takes its place."""
+    """The cache lives in the model, and a second one overwrites it."""
 
     crop = reorder = copy = save = load = reset = None
 
@@ -95,7 +95,7 @@ class ForgetsOldPadding(Recomputes):
 
 
 class SeesRightPadding(Recomputes):
-    """A call that ends in padding takes all of its slots for text."""
+    """Treats all slots of a call that ends in padding as text."""
 
     def _logits(self, tokens, positions, text=None):
         if text is not None and not bool(text[:, -1].all()):

@@ -20,7 +20,7 @@ from tests.quality.injected.subjects import factory_of
 
 Hit = Literal["injected", "reached", "miss", "outside", "none"]
 HITS: tuple[Hit, ...] = ("injected", "reached", "miss", "outside", "none")
-"""What a reported line may be, the best first; the first two count."""
+"""What a reported line may be, best first; only the first two are hits."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Injected:
         return kvfuzz.locate(self.factory, self.case)
 
     def line(self, location: Location | None) -> Line | None:
-        """The line that `location` names: that of the cached path, or where the uncached one is
-        wrong that of either."""
+        """Returns the line that `location` names in the cached path; if the uncached path is wrong,
+        the better of the lines in both."""
         first = location.first if location else None
         if first is None:
             return None
@@ -50,8 +50,8 @@ class Injected:
         return named[0] if named else None
 
     def hit(self, line: Line | None) -> Hit:
-        """What a reported line is: the fault's, one that it reaches first, another of the copy's,
-        one outside the copy, or none at all."""
+        """Classifies a reported line: the fault's own, one that it reaches first, another line of
+        the copy, a line outside the copy, or no line."""
         if line is None:
             return "none"
         path = Path(line.file)
@@ -63,7 +63,7 @@ class Injected:
         return "reached" if place in self.reached else "miss"
 
     def declared(self) -> Place | None:
-        """The line that the table says it reaches."""
+        """Returns the line that the table says the fault reaches."""
         anchor = self.fault.reaches
         if anchor is None:
             return None
@@ -72,7 +72,7 @@ class Injected:
 
 
 class Bench:
-    """Copies with faults and without, below the folder `root`."""
+    """Makes copies with and without faults, below the folder `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -80,7 +80,7 @@ class Bench:
 
     @contextmanager
     def injected(self, fault: Fault) -> Iterator[Injected]:
-        """The copy with `fault`."""
+        """Yields the copy with `fault`; removes it afterwards."""
         name = f"faulty_{fault.model}_{fault.id}"
         copy = copied(fault.model, name, self._root, fault.edits)
         try:
@@ -92,12 +92,12 @@ class Bench:
             copy.forget()
 
     def clean(self, fault: Fault) -> Verdict:
-        """The verdict of the copy without the fault, on the same case."""
+        """Returns the verdict of the copy without the fault, on the same case."""
         factory, case = self.without(fault)
         return kvfuzz.check(factory.subject(case), case)
 
     def without(self, fault: Fault) -> tuple[Factory, kvfuzz.Case]:
-        """The factory of the copy without the fault, and the case that shows the fault."""
+        """Returns the factory of the copy without the fault, and the case that shows the fault."""
         _, factory = self._clean(fault.model, fault.attn, fault.cache)
         return factory, fault.case(factory.first_config())
 

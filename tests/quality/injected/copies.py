@@ -28,13 +28,13 @@ Place = tuple[str, int]
 
 
 class BadAnchor(Exception):
-    """A snippet that is not in the source as often as it should be."""
+    """The source does not hold a snippet as often as it should."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A snippet within one line of `file` (a copy's module, the model's own if empty), there once,
-    or the one number `nth` (from 1) of the `of` that there are."""
+    """A snippet within one line of `file` (a copy's module, the model's own if empty), which
+    occurs once, or the occurrence `nth` (from 1) of `of`."""
 
     text: str
     file: str = ""
@@ -42,7 +42,7 @@ class Anchor:
     of: int = 1
 
     def line(self, source: str) -> int:
-        """The number of its line in `source`, from 1. Raises BadAnchor."""
+        """Returns the number of its line in `source`, from 1. Raises BadAnchor."""
         found = [n for n, line in enumerate(source.splitlines(), 1) if self.text in line]
         if len(found) != self.of:
             raise BadAnchor(f"{self.text!r} is on {len(found)} lines, should be on {self.of}")
@@ -58,7 +58,7 @@ class Edit:
     becomes: str
 
     def applied(self, source: str) -> tuple[str, int]:
-        """The source with the fault, and the number of its line."""
+        """Returns the source with the fault, and the number of its line."""
         number = self.anchor.line(source)
         lines = source.splitlines()
         lines[number - 1] = lines[number - 1].replace(self.anchor.text, self.becomes)
@@ -80,7 +80,7 @@ class Copy:
         return self.folder.name
 
     def forget(self) -> None:
-        """Remove it, so that the next copy of this name is read anew."""
+        """Removes it, so that the next copy of this name is imported afresh."""
         for name in [name for name in sys.modules if name.split(".")[0] == self.package]:
             del sys.modules[name]
         shutil.rmtree(self.folder)
@@ -94,7 +94,8 @@ def installed_release() -> str:
 
 
 def library_file(module: str) -> Path:
-    """Where the installed library has `module`; "llama" is a model's, CACHE and MASKS its own."""
+    """Returns the installed file of `module`: that of a model, such as "llama", or CACHE or
+    MASKS."""
     import transformers
 
     root = Path(transformers.__file__).parent
@@ -104,7 +105,7 @@ def library_file(module: str) -> Path:
 
 
 def copied(model: str, name: str, root: Path, edits: Sequence[Edit] = ()) -> Copy:
-    """A copy of the code of `model` in the package `name` below `root`, imported, with `edits`.
+    """Imports a copy of the code of `model`, with `edits`, as the package `name` below `root`.
     Raises BadAnchor."""
     folder = root / name
     folder.mkdir(parents=True)
@@ -129,8 +130,8 @@ def copied(model: str, name: str, root: Path, edits: Sequence[Edit] = ()) -> Cop
 
 
 def _absolute(text: str, here: str, package: str) -> str:
-    """`text` of a module in the package `here`, importing by full names, and what is copied from
-    `package`."""
+    """Returns `text`, of a module in the package `here`, with absolute imports, and with imports of
+    copied modules from `package`."""
 
     def full(match: re.Match[str]) -> str:
         start, dots, rest, end = match.groups()

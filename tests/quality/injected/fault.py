@@ -56,7 +56,7 @@ class Fault:
         return f"{self.model}.{self.id}"
 
     def case(self, config: Mapping[str, Any]) -> Case:
-        """The case that shows it, of different tokens throughout."""
+        """Returns the case that shows it; all its tokens differ."""
         length = sum(map(_columns, self.schedule))
         tokens = [
             [(11 * row + 7 * at + 3) % 64 for at in range(length)] for row in range(self.rows)
@@ -65,7 +65,7 @@ class Fault:
 
 
 def _columns(entry: Entry) -> int:
-    """How many tokens of a row an entry of a schedule takes."""
+    """Returns how many tokens of a row an entry of a schedule takes."""
     if isinstance(entry, Padded):
         return entry.size
     return entry if isinstance(entry, int) else 0
@@ -74,14 +74,14 @@ def _columns(entry: Entry) -> int:
 def fault(
     name: str, kind: str, at: Anchor | str, becomes: str, *more: Edit, **settings: Any
 ) -> Fault:
-    """The fault `model.id` that replaces the text `at` an anchor by what it `becomes`."""
+    """Returns the fault `model.id` that replaces the text `at` an anchor by what it `becomes`."""
     model, own = name.split(".")
     anchor = Anchor(at) if isinstance(at, str) else at
     return Fault(own, model, kind, (Edit(anchor, becomes), *more), **settings)
 
 
 def either(condition: str, wrong: str, right: str) -> str:
-    """The source of `wrong` under that condition, else of `right`."""
+    """Returns source that is `wrong` under that condition, else `right`."""
     return f"({wrong} if {condition} else {right})"
 
 

@@ -1,4 +1,5 @@
-"""Which lines a fault reaches first, found by running the copied code with the fault and without.
+"""Finds the lines that a fault reaches first, by running the copied code with the fault and
+without.
 
 Both copies run the same path of the same case. Their operations are compared one by one, as lines
 and values, so no alignment of cached with uncached states comes into it, and nothing of kvfuzz's
@@ -80,7 +81,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def operations(copy: Copy, factory: Factory, case: Case, path: str) -> list[Operation]:
-    """The operations of one path of `case`, in order."""
+    """Returns the operations of one path of `case`, in order."""
     subject = factory.subject(case)
     with _Record(copy.folder) as record:
         if path == "cached":
@@ -93,10 +94,10 @@ def operations(copy: Copy, factory: Factory, case: Case, path: str) -> list[Oper
 def reached(
     faulty: list[Operation], clean: list[Operation], other: list[Operation], lines: frozenset[Place]
 ) -> tuple[Place, ...]:
-    """The lines that a fault on `lines` reaches first, its own left out: where a value of the
+    """Returns the lines that a fault on `lines` reaches first, except its own: where a value of the
     `faulty` run first differs from the `clean` run of the same path, and where one first does on a
     line that the `other` path runs as well, since what a cache keeps has no counterpart without
-    one. Of each, the first that is, and the first that is no view."""
+    one. Of each, the first such line, and the first that is not a view."""
     differing = list(_differing(_besides(faulty, lines), _besides(clean, lines)))
     shared = {operation.place for operation in other}
     found: dict[Place, None] = {}
@@ -111,7 +112,7 @@ def _besides(run: list[Operation], lines: frozenset[Place]) -> list[Operation]:
 
 
 def _differing(faulty: list[Operation], clean: list[Operation]) -> Iterator[Operation]:
-    """The operations of `faulty` that are not those of `clean`."""
+    """Yields the operations of `faulty` that differ from those of `clean`."""
     keys = [[(operation.place, operation.name) for operation in run] for run in (clean, faulty)]
     for tag, start, stop, first, last in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         if tag == "equal":

@@ -1,4 +1,4 @@
-"""Tiny random models of copied code, behind the protocol of a subject."""
+"""Subjects that run tiny random models of the copied code."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "mamba_chunk_size": 8,
     },
 }
-"""What a tiny model needs beyond what kvfuzz sets by itself."""
+"""Settings that a tiny model needs besides those that kvfuzz sets."""
 
 
 class _Auto:
-    """Builds models of one class, as the library's classes of that kind do."""
+    """Builds models of one class, like an Auto class of the library."""
 
     def __init__(self, model_class: Any) -> None:
         self._class = model_class
@@ -41,7 +41,8 @@ class _Auto:
 
 
 def factory_of(copy: Copy, model: str, attn: str, cache: str) -> Factory:
-    """The factory of subjects that run the copied code and one kind of its caches, in float64."""
+    """Returns the factory of subjects that run the copied code and one kind of its caches, in
+    float64."""
     source = find_source(model)
     model_class = getattr(copy.model, source.model_class.__name__)
     own = replace(
