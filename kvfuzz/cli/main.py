@@ -174,21 +174,14 @@ def fuzz(
 
     settings["expected"] = read_expectations(expected_file) if expected_file else ()
     settings["laws"] = settings["laws"] or COMPANIONS
-    if json_file:
-        check_writable(json_file)
-    check_writable(folder / "counterexample.json")
+    for file in filter(None, (json_file, folder / "counterexample.json")):
+        check_writable(file)
     prepare_torch()
     options = subject_options.calibrated(subject, folder, calibration_file)
+    settings |= {"options": options, "folder": folder, "database": folder / "examples"}
     total = settings["examples"] or (None if settings["seconds"] else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
-        found = hunt(
-            subject,
-            options=options,
-            folder=folder,
-            database=folder / "examples",
-            progress=lambda done: update(done, total),
-            **settings,
-        )
+        found = hunt(subject, progress=lambda done: update(done, total), **settings)
     click.echo(hunt_text(found))
     if json_file:
         write_json(json_file, found.to_json())
@@ -367,7 +360,8 @@ def main(args: list[str] | None = None) -> int:
     printed in one line."""
     if not (sys.argv[1:] if args is None else args):
         # As ruff, uv and click do: the help on standard error, with the exit code of bad usage.
-        click.echo(cli.get_help(click.Context(cli, info_name="kvfuzz")), err=True)
+        context = click.Context(cli, info_name="kvfuzz", **cli.context_settings)
+        click.echo(cli.get_help(context), err=True)
         return 2
     try:
         code = cli.main(args=args, prog_name="kvfuzz", standalone_mode=False)

@@ -24,10 +24,16 @@ from kvfuzz.errors import UsageError
 if TYPE_CHECKING:
     from kvfuzz.subjects.loading import Options
 
+    WorkersType = click.ParamType[int]
+    ShardType = click.ParamType[tuple[int, int]]
+else:
+    # At run time the class takes a parameter only in recent releases of click.
+    WorkersType = ShardType = click.ParamType
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Workers(click.ParamType[int]):
+class Workers(WorkersType):
     """A number of processes, or `auto` for one per core."""
 
     name = "N|auto"
@@ -56,7 +62,7 @@ class Finite(click.FloatRange):
         return number
 
 
-class Shard(click.ParamType[tuple[int, int]]):
+class Shard(ShardType):
     """`K/N`: shard K of N, counted from 1."""
 
     name = "K/N"
