@@ -143,7 +143,17 @@ def test_code_runs(tmp_path, monkeypatch, page, code):
     write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    exec(compile(code, page, "exec"), {"__name__": "block"})
+    try:
+        exec(compile(code, page, "exec"), {"__name__": "block"})
+    finally:
+        forget_modules_below(tmp_path)
+
+
+def forget_modules_below(folder):
+    """Lets another test import its own `my_decoder`."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(("page", "data"), every("json"))
