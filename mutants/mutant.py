@@ -1,4 +1,4 @@
-"""A mutant: one fault, the function that makes it, and the promises that go with it."""
+"""A mutant: one fault, the function that makes it, and what it declares about itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.features import FEATURES, features_of
@@ -21,38 +21,40 @@ ZOO = "kvfuzz.subjects.zoo"
 CACHED = f"{ZOO}.cached"
 _NONE = object()
 VACUITY = "vacuity"
-"""What tells a fault by which both paths agree, since neither looks at what is cached."""
+"""The law that a fault breaks where the paths agree because neither reads the cache."""
 LATENT = "latent"
-"""What tells a fault that the logits do not show: a state of the cached path differs."""
+"""The law that a fault breaks where a state of the cached path differs and the logits agree."""
 LOCATED = ("agreement", LATENT)
-"""What tells a fault that has a site: the first state that differs."""
+"""The laws of faults that have a site: the first state that differs."""
 STATES = (
     *("killed", "survived", "unreached", "timed_out"),
     *("loud", "crashed", "invalid", "equivalent", "inapplicable"),
 )
 ANY = "any"
-"""The subject of a fault that fits every one (`mutants.generic`)."""
+"""The subject of a fault that fits any subject (`mutants.generic`)."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`operator` is the family of faults, `targets` the functions (`module:attribute`) of the
-    cached path that `fault` replaces: it takes the real ones and returns its own. `witness` is a
-    small case that kills it, and `site` the first state that then differs. `seen_in` is a public
-    report of the same mistake. `equivalent` is the reason why no case can kill it. A `placebo`
-    changes nothing, and must never be killed; a `canary` is one that must always be. Both watch
-    over a campaign and are no part of its score.
+    """One fault of the cached path.
 
-    A parametric fault has `sizes`: the smallest, by dtype, at which the checker promises to catch
-    it on at least 99 of 100 random decoders (`benchmarks/detection.py`). It is injected at that
-    size; at the largest of them in a dtype for which nothing is promised.
+    `operator` is the family of faults. `targets` are the functions (`module:attribute`) that the
+    fault replaces: `fault` takes the real ones and returns its own. `witness` is a small case that
+    kills the mutant, and `site` the first state that then differs. `seen_in` is a public report of
+    the same bug. `equivalent` is the reason why no case can kill it. A `placebo` changes nothing
+    and must survive; a `canary` must be killed. Both are controls, and no part of the score.
 
-    `needs` are the settings with which the fault makes sense, by field; `fitted` cases have one of
-    them. `law` is what sees it (`kvfuzz.oracle.laws`, VACUITY or LATENT): besides agreement a case
-    is judged by that. With `both` the targets are replaced in the uncached path too.
+    A parametric fault has `sizes`, by dtype: the smallest at which the checker promises to catch it
+    on at least 99 of 100 random decoders (`benchmarks/detection.py`). It is injected at that size,
+    and at the largest of them in a dtype without a promise.
 
-    `advice` says what to draw so that it is caught, and `inapplicable` why the subject that is
-    scored has nothing for it to change.
+    `needs` are the settings, by field, without which the fault makes no sense; every case that the
+    mutant runs on has one of them. `law` is the law that the fault breaks (one of
+    `kvfuzz.oracle.laws`, or VACUITY); a case is judged by agreement and by that law. With `both`
+    the targets are replaced in the uncached path too.
+
+    `advice` says what to draw so that the fault is caught. `inapplicable` says why the subject has
+    nothing for it to change.
     """
 
     operator: str
@@ -80,12 +82,12 @@ class Mutant:
 
     @property
     def is_control(self) -> bool:
-        """Whether it watches over a campaign, and is no part of the score."""
+        """Whether it is a placebo or a canary, which check the campaign and are not scored."""
         return self.placebo or self.canary
 
     @property
     def without_site(self) -> str:
-        """Why it has no site."""
+        """The reason why it has no site."""
         return "placebo" if self.placebo else "equivalent" if self.equivalent else self.law
 
     @property
@@ -97,34 +99,38 @@ class Mutant:
 
     @property
     def source(self) -> str:
-        """The lines that make the fault."""
+        """Source code of the fault."""
         return inspect.getsource(self.fault)
 
     def with_required_config(self, case: Case) -> Case:
-        """`case` with the first setting that fits in place of each that does not: the same tokens,
-        schedule and seed."""
+        """Returns `case` with the settings that the fault needs: the first that fits in place of
+        each that does not. Tokens, schedule and seed stay."""
         config = self.required_config(case.config)
         return replace(case, config={**case.config, **config}) if config else case
 
     def required_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that it needs: those of `config` that fit, and the first fit for others."""
+        """Returns the settings that the fault needs: that of `config` where it fits, else the first
+        that does."""
         return {
             name: config[name] if config.get(name, _NONE) in fit else fit[0]
             for name, fit in self.needs.items()
         }
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the fault makes sense with these `settings`, which someone has fixed."""
+        """Whether the fault makes sense with these fixed `settings`."""
         return all(settings.get(name, fit[0]) in fit for name, fit in self.needs.items())
 
     def resolve(self, factory: Factory, cases: Sequence[Case]) -> Mutant:  # noqa: ARG002
-        """This fault as it fits the subjects of `factory` that `cases` are run on: as it is."""
+        """Returns this mutant as it applies to the subjects of `factory`; a generic one may turn
+        out inapplicable or equivalent."""
         return self
 
     def into(self, subject: Any, dtype: str, size: float | None = None) -> Faulty:
-        """`subject`, which runs in `dtype`, with this fault in its cached path, at another `size`
-        if one is given. Raises InvalidSubject if it does not fit, or if the fault's own function
-        raises."""
+        """Returns `subject`, which runs in `dtype`, with this fault in its cached path.
+
+        `size` replaces the declared size of a parametric fault. Raises InvalidSubject if the fault
+        does not fit, or if its function raises.
+        """
         fault = self.fault
         if self.sizes:
             fault = functools.partial(fault, size=size or self.size(dtype))
@@ -132,19 +138,19 @@ class Mutant:
             return Faulty(subject, self.targets, fault, both=self.both)
         except InvalidSubject:
             raise
-        # A SystemExit in a plug-in's function would end the command, as if all were well.
+        # A SystemExit in a plug-in's function would end the command with exit code 0.
         except (Exception, SystemExit) as error:
             raise InvalidSubject(
                 f"the mutant {self.id} cannot be made: {one_line(error)}"
             ) from error
 
     def size(self, dtype: str) -> float:
-        """The size of a parametric fault in `dtype`."""
+        """Returns the size of a parametric fault in `dtype`."""
         return self.sizes.get(dtype, max(self.sizes.values()))
 
     @property
     def sizes_text(self) -> str:
-        """`1e-11 in float64, 0.0001 in float32` for a parametric fault, else nothing."""
+        """`1e-11 in float64, 0.0001 in float32` for a parametric fault, else empty."""
         return ", ".join(f"{size:g} in {dtype}" for dtype, size in self.sizes.items())
 
     def to_json(self) -> dict[str, Any]:
@@ -168,73 +174,85 @@ class Mutant:
         }
 
 
-def mutant(
-    *targets: str,
-    site: str | None = None,
-    witness: Case | None = None,
-    subject: str = "zoo",
-    seen_in: str | None = None,
-    equivalent: str | None = None,
-    placebo: bool = False,
-    canary: bool = False,
-    sizes: Mapping[str, float] | None = None,
-    needs: Mapping[str, tuple[Any, ...]] | None = None,
-    law: str = "agreement",
-    both: bool = False,
-) -> Callable[[Fault], Mutant]:
-    """Make the decorated function a mutant: its operator is the name of its file, its name the
+class Declared(TypedDict, total=False):
+    """What a mutant declares, as the fields of Mutant; `site` as text."""
+
+    site: str | None
+    witness: Case | None
+    subject: str
+    seen_in: str | None
+    equivalent: str | None
+    placebo: bool
+    canary: bool
+    sizes: Mapping[str, float]
+    needs: Mapping[str, tuple[Any, ...]]
+    law: str
+    both: bool
+
+
+def mutant(*targets: str, **declared: Unpack[Declared]) -> Callable[[Fault], Mutant]:
+    """Makes the decorated function a mutant. Its operator is the name of its file, its name the
     function's, its description the docstring.
 
-    A target without a module is a stage of the registered decoder's cached path; one that begins
+    A target without a module is a function of the registered decoder's cached path; one that begins
     with a dot is in the decoder's package. With `sizes` the function takes an argument `size` too.
-    `needs` come on top of the file's own NEEDS. Raises ValueError for a mutant that breaks its
-    promises on sight.
+    `needs` add to the NEEDS of the file. Raises ValueError for a mutant that lacks a declaration.
     """
 
-    def made(fault: Fault) -> Mutant:
-        description = inspect.getdoc(fault)
-        if not description:
-            raise ValueError(f"the mutant {fault.__name__} needs a docstring that tells the fault")
-        told = law in LOCATED and not placebo and equivalent is None
-        if (told and site is None) or (not placebo and equivalent is None and witness is None):
-            raise ValueError(f"the mutant {fault.__name__} needs a site and a witness")
-        if law not in (*LAWS, VACUITY):
-            raise ValueError(f"the mutant {fault.__name__} is told by no law {law!r}")
-        return Mutant(
-            operator=fault.__module__.rpartition(".")[2],
-            name=fault.__name__,
-            description=" ".join(description.split()),
-            targets=tuple(map(_target, targets)),
-            fault=fault,
-            site=Site.parse(site) if site else None,
-            witness=witness,
-            subject=subject,
-            seen_in=seen_in,
-            equivalent=equivalent,
-            placebo=placebo,
-            canary=canary,
-            sizes=sizes or {},
-            needs={**getattr(fault, "__globals__", {}).get("NEEDS", {}), **(needs or {})},
-            law=law,
-            both=both,
-        )
+    def make(fault: Fault) -> Mutant:
+        site, needs = declared.get("site"), declared.get("needs") or {}
+        fields = {
+            **identify(fault),
+            "witness": None,
+            **declared,
+            "targets": tuple(map(_target, targets)),
+            "site": Site.parse(site) if site else None,
+            "needs": {**getattr(fault, "__globals__", {}).get("NEEDS", {}), **needs},
+        }
+        made = Mutant(**fields)
+        _require_declared(made)
+        return made
 
-    return made
+    return make
+
+
+def identify(fault: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the operator, name, description and function of a mutant, as fields of Mutant. Raises
+    ValueError for a function without a docstring."""
+    description = inspect.getdoc(fault)
+    if not description:
+        raise ValueError(f"the mutant {fault.__name__} needs a docstring that describes the fault")
+    return {
+        "operator": fault.__module__.rpartition(".")[2],
+        "name": fault.__name__,
+        "description": " ".join(description.split()),
+        "fault": fault,
+    }
+
+
+def _require_declared(mutant: Mutant) -> None:
+    """Raises ValueError if a mutant of the registered decoder lacks a witness, a site or a law."""
+    scored = not mutant.placebo and mutant.equivalent is None
+    has_site = mutant.site is not None or mutant.law not in LOCATED
+    if scored and not (has_site and mutant.witness is not None):
+        raise ValueError(f"the mutant {mutant.name} needs a site and a witness")
+    if mutant.law not in (*LAWS, VACUITY):
+        raise ValueError(f"the mutant {mutant.name} declares an unknown law {mutant.law!r}")
 
 
 def _target(target: str) -> str:
-    """The `module:attribute` that `target` stands for."""
+    """Returns the `module:attribute` that `target` abbreviates."""
     if ":" not in target:
         return f"{CACHED}:{target}"
     return f"{ZOO}{target}" if target.startswith(".") else target
 
 
 def steps(*schedule: Entry, rows: int = 1, given: tuple[str, ...] = (), **config: Any) -> Case:
-    """A witness: `rows` rows of the tokens 1, 2, 3, ..., each going on where the last one ends, fed
-    by `schedule`, in float64. Where there is padding, calls are given a mask."""
+    """Returns a witness: `rows` rows of the tokens 1, 2, 3, ..., each continuing the row before,
+    fed by `schedule` in float64. Where there is padding, calls get a mask."""
     padded = any(isinstance(entry, Padded) for entry in schedule)
     sizes = (entry.size if isinstance(entry, Padded) else entry for entry in schedule)
     columns = sum(size for size in sizes if isinstance(size, int))
     tokens = [tuple(range(1 + row * columns, 1 + (row + 1) * columns)) for row in range(rows)]
-    told = tuple(sorted({*given, "mask"})) if padded else given
-    return Case(tuple(tokens), schedule, dtype="float64", config=config, given=told)
+    given = tuple(sorted({*given, "mask"})) if padded else given
+    return Case(tuple(tokens), schedule, dtype="float64", config=config, given=given)

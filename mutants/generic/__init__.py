@@ -1,2 +1,2 @@
-"""Interventions: faults that fit any subject, put around its methods, into what its caches hold, or
-into the modules and operations of its model while a cached call runs."""
+"""Generic mutants: faults that fit any subject. They act around its methods, in the contents of its
+caches, or in the modules and operations of its model during a cached call."""

@@ -1,4 +1,4 @@
-"""Faults in the attention of whatever computes with torch: where its softmax is taken."""
+"""Makes generic mutants of attention, where a torch model takes its softmax."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mutants.generic.mutant import GenericMutant, made
+from mutants.generic.mutant import GenericMutant, generic_mutant
 from mutants.generic.wrapper import Call
 
 Change = Callable[[Tensor], Tensor]
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 MASKED = -1e6
-"""What lies below is no score, but a mask that was added."""
+"""Below this, a score is a mask that was added."""
 LACKS = "no softmax over cached entries is taken with torch"
 
 
 def attention(
-    after: bool = False, **told: Any
+    after: bool = False, **declared: Any
 ) -> Callable[[Callable[[Tensor], Tensor]], GenericMutant]:
-    """The decorated function takes the scores [..., queries, keys] that a softmax is taken of,
-    those of masked keys very low, and gives them otherwise; `after` the probabilities."""
+    """Makes a mutant of a function that takes the scores [..., queries, keys] before a softmax and
+    returns others; those of masked keys are very low. With `after` it takes the probabilities."""
 
     def decorated(fault: Callable[[Tensor], Tensor]) -> GenericMutant:
         def intercept(call: Call) -> Any:
             def change(values: Tensor) -> Tensor:
-                # Laid out as what it stands for: a view of one row's is none of all rows.
+                # Contiguous, since a kernel may not accept an expanded view.
                 changed = fault(values).contiguous()
-                if told.get("placebo") or not torch.equal(changed, values):
+                if declared.get("placebo") or not torch.equal(changed, values):
                     call.reached()
                 return changed
 
             new = call.args[0].shape[1]
-            with _Watching(change, after, new, call.record.slots + new):
+            with _SoftmaxMode(change, after, new, call.record.slots + new):
                 return call.go()
 
-        told_all = {"lacks": LACKS, "advice": "feed a filled cache: two calls or more", **told}
-        return made(fault, ("cached",), intercept, **told_all)
+        fields = {"lacks": LACKS, "advice": "feed a filled cache: two calls or more", **declared}
+        return generic_mutant(fault, ("cached",), intercept, **fields)
 
     return decorated
 
 
-class _Watching(TorchFunctionMode):
-    """Inside, `change` is put before or `after` each softmax of `new` queries over keys. A call of
-    the fused attention is taken apart for that. Without a fourth axis the keys have to be as many
-    as the `slots`: a router has a softmax too."""
+class _SoftmaxMode(TorchFunctionMode):
+    """Applies `change` before or `after` each softmax of `new` queries over keys. It computes fused
+    attention step by step for that. A softmax without a fourth axis counts only if it has as many
+    keys as `slots`, since a router has a softmax too."""
 
     def __init__(self, change: Change, after: bool, new: int, slots: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
-            return self._taken_apart(*args, **kwargs)
+            return self._unfused(*args, **kwargs)
         if func not in SOFTMAX:
             return func(*args, **kwargs)
         scores, *rest = args or (kwargs.pop("input"),)
@@ -76,7 +76,7 @@ class _Watching(TorchFunctionMode):
         queries = scores.dim() >= 3 and scores.shape[-2] == self._new
         return last and queries and (scores.dim() == 4 or scores.shape[-1] == self._slots)
 
-    def _taken_apart(
+    def _unfused(
         self,
         query: Tensor,
         key: Tensor,
@@ -87,7 +87,7 @@ class _Watching(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """As torch documents scaled_dot_product_attention, with the change in it."""
+        """Computes scaled_dot_product_attention as torch documents it, with the change in it."""
         if enable_gqa:
             key, value = (
                 part.repeat_interleave(query.shape[-3] // part.shape[-3], -3)
@@ -103,11 +103,11 @@ class _Watching(TorchFunctionMode):
             scores = scores + attn_mask
         if not self._after:
             scores = self._change(scores)
-        # A query that sees nothing, as padding does, gets nothing.
+        # A query that sees no key, such as padding, gets zeros.
         shares = scores.softmax(-1).nan_to_num(0.0)
         return (self._change(shares) if self._after else shares) @ value
 
 
 def seen(scores: Tensor) -> Tensor:
-    """Which keys are not masked [..., queries, keys], by scores as an additive mask leaves them."""
+    """Returns which keys are not masked [..., queries, keys], from scores with an additive mask."""
     return scores > max(torch.finfo(scores.dtype).min / 8, MASKED)

@@ -1,4 +1,4 @@
-"""What a cache holds, as tensors that can be written to: found and shown, never assumed."""
+"""Finds the contents of a cache as tensors that can be written to."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class CacheContents:
-    """What a cache holds for `rows` rows after a call that fed `new` slots: the keys and values of
-    each layer that shows any, and every tensor with an axis of rows, moved to the front."""
+    """The contents of a cache of `rows` rows after a call that fed `new` slots: the keys and values
+    of each layer that shows any, and every tensor with an axis of rows, moved to the front."""
 
     rows: int
     new: int
@@ -26,13 +26,13 @@ class CacheContents:
     states: tuple[Tensor, ...]
 
 
-def stored(subject: Any, cache: Any, rows: int, new: int) -> CacheContents:
-    """What `cache` of `subject` holds: its layers by the subject's own `view`."""
+def find_contents(subject: Any, cache: Any, rows: int, new: int) -> CacheContents:
+    """Returns the contents of `cache`; its layers by the subject's own `view`."""
     return CacheContents(rows, new, tuple(layers_of(subject, cache)), tuple(states_of(cache, rows)))
 
 
 def layers_of(subject: Any, cache: Any) -> Iterator[Pair]:
-    """The layers that the `view` of `subject` shows, if it has one."""
+    """Yields the layers that the `view` of `subject` shows, if it has one."""
     view = getattr(subject, "view", None)
     for layer in view(cache) if callable(view) else ():
         if layer is not None and all(part.dim() == 4 and part.numel() for part in layer):
@@ -40,8 +40,8 @@ def layers_of(subject: Any, cache: Any) -> Iterator[Pair]:
 
 
 def states_of(cache: Any, rows: int) -> Iterator[Tensor]:
-    """The floating-point tensors that `cache` holds, those with an axis of `rows` rows, which is
-    the first or the second, moved to the front."""
+    """Yields the floating-point tensors in `cache` whose first or second axis has `rows` rows, with
+    that axis moved to the front."""
     for tensor in floating_tensors(cache, modules=False):
         axis = next((a for a in (0, 1) if tensor.dim() > a and tensor.shape[a] == rows), None)
         if axis is not None and tensor.numel():
@@ -51,16 +51,16 @@ def states_of(cache: Any, rows: int) -> Iterator[Tensor]:
 def write(
     subject: Any, cache: Any, rows: int, new: int, change: Callable[[CacheContents], None]
 ) -> bool:
-    """Let `change` write into what `cache` holds. Whether that is then another than before: where
-    a view is a copy, nothing comes of it."""
-    before = _content(stored(subject, cache, rows, new))
-    with torch._C.DisableTorchFunction():  # this is no operation of the subject's
-        change(stored(subject, cache, rows, new))
-    after = _content(stored(subject, cache, rows, new))
+    """Lets `change` write into the contents of `cache`. Returns whether they changed: where a view
+    is a copy, they do not."""
+    before = _tensors(find_contents(subject, cache, rows, new))
+    with torch._C.DisableTorchFunction():  # not an operation of the subject
+        change(find_contents(subject, cache, rows, new))
+    after = _tensors(find_contents(subject, cache, rows, new))
     return any(not _same(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _content(held: CacheContents) -> list[Tensor]:
+def _tensors(held: CacheContents) -> list[Tensor]:
     parts = [part for pair in held.layers for part in pair]
     return [tensor.clone() for tensor in (*parts, *held.states)]
 

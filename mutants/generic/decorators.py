@@ -1,4 +1,5 @@
-"""The kinds of interventions: what their functions are given, and what is done with the answer."""
+"""Decorators that make generic mutants: of what a call is fed, of a cache's contents, of a
+method."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from torch import Tensor
 
 from kvfuzz.subjects.protocol import OFFERED
 from mutants.generic.cache_contents import CacheContents, write
-from mutants.generic.mutant import GenericMutant, made
+from mutants.generic.mutant import GenericMutant, generic_mutant
 from mutants.generic.wrapper import Call
 
 
 @dataclass(frozen=True)
 class FeedArgs:
-    """What a call feeds: `tokens` [batch, new], the `mask` [batch, slots + new] and `positions`
-    [batch, new] where they are given. `slots` were fed before and not cropped, `fed` were fed at
-    all, in so many `calls`; `memory` lives as long as the cache."""
+    """The arguments of a call: `tokens` [batch, new], and `mask` [batch, slots + new] and
+    `positions` [batch, new] where they are given. Before it, `fed` slots were fed in `calls` calls,
+    of which `slots` were not cropped. `memory` lives as long as the cache."""
 
     tokens: Tensor
     mask: Tensor | None
@@ -31,7 +32,7 @@ class FeedArgs:
     memory: dict[str, Any]
 
 
-def feeding(word: str, **told: Any) -> Callable[[Callable[[FeedArgs], Tensor]], GenericMutant]:
+def feeding(word: str, **declared: Any) -> Callable[[Callable[[FeedArgs], Tensor]], GenericMutant]:
     """The decorated function takes a FeedArgs, and gives what is fed in place of its `word`:
     `tokens`, `mask` or `positions`. It is called where that is given."""
 
@@ -47,22 +48,22 @@ def feeding(word: str, **told: Any) -> Callable[[Callable[[FeedArgs], Tensor]], 
                 record.slots, record.fed, record.calls, record.memory,
             )  # fmt: skip
             changed = fault(fed)
-            if told.get("placebo") or not torch.equal(changed, given[word]):
+            if declared.get("placebo") or not torch.equal(changed, given[word]):
                 call.reached()
             given[word] = changed
             return call.real(given.pop("tokens"), cache, **given)
 
         offers = () if word == "tokens" else (word,)
-        return made(fault, ("cached",), intercept, **{"offers": offers, **told})
+        return generic_mutant(fault, ("cached",), intercept, **{"offers": offers, **declared})
 
     return decorated
 
 
 def contents(
-    after: str = "cached", **told: Any
+    after: str = "cached", **declared: Any
 ) -> Callable[[Callable[[CacheContents], None]], GenericMutant]:
-    """The decorated function writes into what a cache holds once the method `after` has run: each
-    call, or another that gives a cache."""
+    """Makes a mutant of a function that writes into the contents of a cache after the method
+    `after`: `cached`, or another that returns a cache."""
 
     def decorated(fault: Callable[[CacheContents], None]) -> GenericMutant:
         def intercept(call: Call) -> Any:
@@ -70,17 +71,18 @@ def contents(
             cache = result[1] if call.name == "cached" else result
             new = call.args[0].shape[1] if call.name == "cached" else 0
             rows = call.record.after(call.name, call.args).rows
-            if write(call.subject, cache, rows, new, fault) or told.get("placebo"):
+            if write(call.subject, cache, rows, new, fault) or declared.get("placebo"):
                 call.reached()
             return result
 
-        return made(fault, (after,), intercept, **{"offers": needed(after), **told})
+        return generic_mutant(fault, (after,), intercept, **{"offers": needed(after), **declared})
 
     return decorated
 
 
-def operation(name: str, **told: Any) -> Callable[[Callable[[Call], Any]], GenericMutant]:
-    """The decorated function takes a Call of the method `name`, and gives what that would."""
+def operation(name: str, **declared: Any) -> Callable[[Callable[[Call], Any]], GenericMutant]:
+    """Makes a mutant of a function that takes a Call of the method `name` and returns its
+    result."""
 
     def decorated(fault: Callable[[Call], Any]) -> GenericMutant:
         @functools.wraps(fault)
@@ -88,12 +90,12 @@ def operation(name: str, **told: Any) -> Callable[[Callable[[Call], Any]], Gener
             call.reached()
             return fault(call)
 
-        return made(fault, (name,), intercept, **{"offers": needed(name), **told})
+        return generic_mutant(fault, (name,), intercept, **{"offers": needed(name), **declared})
 
     return decorated
 
 
 def needed(name: str) -> tuple[str, ...]:
-    """The offer that a method `name` is."""
+    """Returns the offers that a fault of the method `name` needs."""
     word = "save" if name == "load" else name
     return (word,) if word in OFFERED else ()

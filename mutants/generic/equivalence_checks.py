@@ -1,5 +1,8 @@
-"""What of a subject's design hides a fault: measured on the clean subject, never guessed from a
-fault that was not caught."""
+"""Measures what in the design of a subject hides a fault, on the clean subject.
+
+Each check returns the reason, or None if the fault can show. None concludes anything from a fault
+that was not caught.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from mutants.generic.module_hooks import hooked
 from mutants.generic.module_roles import called, hidden, module_of, module_roles
 
 FEWEST, SECOND, FURTHEST = 5, 2, 2
-"""Tokens that are measured at the least, those of the second call, and by how many positions
-they are moved at the most."""
+"""The smallest number of tokens to measure, those in the second call, and the largest distance by
+which positions are moved."""
 
 
 def _case(subject: Any, dtype: str) -> Case:
-    """Two rows, as long as any that is drawn if they may be moved on, fed in two chunks, each with
-    its positions: what begins with the tenth token, or once a window is full, counts as well."""
+    """Returns a case of two rows in two chunks with positions given. Rows are as long as the
+    longest that is drawn, since some effects begin late, such as those of a full window."""
     room = LONGEST if subject.max_length is None else subject.max_length - FURTHEST
     length = max(FEWEST, min(LONGEST, room))
     tokens = tuple(
@@ -41,7 +44,7 @@ def _case(subject: Any, dtype: str) -> Case:
 
 
 def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
-    """The logits of the cached path with each token at one of `positions` [time]."""
+    """Returns the logits of the cached path with the tokens at `positions` [time]."""
     cache, pieces = subject.new_cache(2), []
     tokens = as_tensor(subject, case.tokens)
     given = positions.to(tokens.device).expand(2, -1)
@@ -53,12 +56,12 @@ def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
 
 
 def _chunks(case: Case, values: Tensor) -> tuple[Tensor, Tensor]:
-    """`values` [rows, time] of the two calls of `case`."""
+    """Splits `values` [rows, time] into those of the two calls of `case`."""
     return values[:, : case.length - SECOND], values[:, case.length - SECOND :]
 
 
 def no_positions(subject: Any, dtype: str) -> str | None:
-    """Whether the cached path gives the same bits wherever its tokens are put."""
+    """Whether the cached path gives the same bits for any positions."""
     case = _case(subject, dtype)
     right = torch.arange(case.length)
     logits = _placed(subject, case, right)
@@ -69,7 +72,7 @@ def no_positions(subject: Any, dtype: str) -> str | None:
 
 
 def relative_positions(subject: Any, dtype: str) -> str | None:
-    """Whether the cached path gives the same, but for rounding, with all tokens further on."""
+    """Whether the cached path gives the same logits, up to rounding, with all positions moved."""
     case = _case(subject, dtype)
     right = torch.arange(case.length)
     expected = find_reference(subject, case)
@@ -104,15 +107,14 @@ def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
 
 
 def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
-    """Whether a call leaves the cache that it is given as it was, bit for bit: it can then be
-    shared."""
+    """Whether a call leaves its cache unchanged, bit for bit, so that it can be shared."""
     one, two = (as_tensor(subject, ((n % subject.vocab_size,) * 2,) * 2) for n in (1, 2))
     with seeded(0), torch.no_grad():
         _, filled = subject.cached(one, subject.new_cache(2))
         for cache in (filled, subject.new_cache(2)):
             before = [tensor.clone() for tensor in _tensors(cache)]
             first = subject.cached(two, cache)[0].clone()
-            # What it counts by shows in the next logits; what it holds may be there and unused.
+            # A counter shows in the next logits; a tensor may change without being used.
             after, again = _tensors(cache), subject.cached(two, cache)[0]
             pairs = [(first, again), *zip_longest(before, after)]
             if any(a is None or b is None or not torch.equal(a, b) for a, b in pairs):
@@ -121,12 +123,12 @@ def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 
 def _tensors(cache: Any) -> list[Tensor]:
-    """All that `cache` holds, but for the modules that it knows."""
+    """Returns all tensors in `cache`, except those of modules."""
     return [thing for thing in walk(cache, modules=False) if isinstance(thing, Tensor)]
 
 
 def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
-    """Whether the norms multiply by nothing but one."""
+    """Whether every norm multiplies by one."""
     roles = module_roles(subject)
     if not roles.norms:
         return None
@@ -150,7 +152,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 
 def idempotent(subject: Any, dtype: str) -> str | None:
-    """Whether the last norm, applied to its own output, leaves it as it is, but for rounding."""
+    """Whether the last norm leaves its own output unchanged, up to rounding."""
     case = replace(_case(subject, dtype), given=())
     expected, norms = find_reference(subject, case), module_roles(subject).norms[-1:]
     if expected.tolerance is None or not norms:
@@ -170,30 +172,31 @@ def idempotent(subject: Any, dtype: str) -> str | None:
 
 
 LOUD, LOUD_IN_HALF = 1e5, 1e2
-"""How large the entries are made by which a gain is measured: the epsilon counts for nothing."""
+"""Size of the entries that measure a gain: so large that the epsilon of a norm does not count."""
 NEAR_ONE = 1e-4
-"""How far from one a gain of one may be measured."""
+"""How far from one a measured gain of one may be."""
 
 
 def gain_of(again: Callable[[Tensor], Tensor], x: Tensor, centred: bool) -> Tensor:
-    """What a norm multiplies by, like `x` [..., width]; `again` calls it. One where that cannot be
-    told, since the entry is nought."""
+    """Returns the factor of a norm, shaped like `x` [..., width]; `again` calls the norm. It is one
+    where an entry is zero, since the factor cannot be measured there."""
     size = LOUD_IN_HALF if x.dtype in (torch.float16, torch.bfloat16) else LOUD
     loud = x / x.abs().amax(-1, keepdim=True).clamp_min(1e-30) * size
     plain = normalised(loud, centred)
     gain = (again(loud) - again(-loud)) / 2 / plain
-    told = (plain.abs() > 1e-3) & (gain.abs() > 1e-6)
-    return torch.where(told, gain, torch.ones_like(gain))
+    measured = (plain.abs() > 1e-3) & (gain.abs() > 1e-6)
+    return torch.where(measured, gain, torch.ones_like(gain))
 
 
 def normalised(x: Tensor, centred: bool) -> Tensor:
-    """`x` by the root of the mean of its squares, its mean taken away first if `centred`."""
+    """Divides `x` by the root of the mean of its squares, after subtracting its mean if
+    `centred`."""
     x = x - x.mean(-1, keepdim=True) if centred else x
     return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-30)
 
 
 def no_biases(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
-    """Whether the biases of all projections are nought."""
+    """Whether all biases of projections are zero."""
     model = module_of(subject)
     if model is None:
         return None
@@ -210,8 +213,8 @@ def in_bfloat16(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 
 def orderless(subject: Any, dtype: str) -> str | None:
-    """Whether what reads the cache gives the same, but for rounding, with its entries backwards;
-    a mask tells them apart, and so does a crop."""
+    """Whether the next logits are the same, up to rounding, with the entries of the cache reversed.
+    A mask or a crop distinguishes entries by their order."""
     if {"mask", "crop"} & offers_of(subject):
         return None
     case = replace(_case(subject, dtype), given=())

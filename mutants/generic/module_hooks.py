@@ -1,9 +1,9 @@
-"""Faults in the modules of a torch model, by hooks that are there during a cached call alone."""
+"""Makes generic mutants of the modules of a torch model, by hooks during a cached call alone."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from mutants.generic.module_roles import (
     module_of,
     module_roles,
 )
-from mutants.generic.mutant import GenericMutant, made
+from mutants.generic.mutant import GenericMutant, generic_mutant
 from mutants.generic.wrapper import Call
 
 Pick = Callable[[ModuleRoles, nn.Module], Sequence[str]]
@@ -29,9 +29,9 @@ Pick = Callable[[ModuleRoles, nn.Module], Sequence[str]]
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """A module at work: what it was given (`x`), what it gave (`y`), the `model` that it is at
-    `path` of, its `roles`, and `memory`, which lives as long as the cache. `again` calls the
-    module, or another of the model, by itself."""
+    """A call of the module at `path` of `model`: its input `x` and output `y`, the `roles` of all
+    modules, and `memory`, which lives as long as the cache. `again` calls the module by itself on
+    another input."""
 
     path: str
     x: Tensor
@@ -43,34 +43,46 @@ class ModuleCall:
 
     @property
     def norm(self) -> Norm:
-        """What is known of it as a norm."""
+        """The module as a norm."""
         return next(norm for norm in self.roles.norms if norm.path == self.path)
 
     def other(self, path: str) -> Tensor:
-        """What the module at `path` gives for the same input."""
+        """Returns the output of the module at `path` for the same input."""
         found = self.model.get_submodule(path).forward(self.x)
         assert isinstance(found, Tensor)
         return found
 
 
 def modules(
-    pick: Pick, lacks: str, **told: Any
+    pick: Pick, lacks: str, **declared: Any
 ) -> Callable[[Callable[[ModuleCall], Tensor]], GenericMutant]:
-    """The decorated function takes a ModuleCall, and gives what the module gives in place of `y`.
-    It is called for the modules that `pick` finds; `lacks` says what there is not where it finds
-    none."""
+    """Makes a mutant of a function that takes a ModuleCall and returns an output in place of `y`.
+
+    It runs for the modules that `pick` finds; `lacks` says what is missing where it finds none.
+    """
 
     def decorated(fault: Callable[[ModuleCall], Tensor]) -> GenericMutant:
         def intercept(call: Call) -> Any:
-            roles = module_roles(call.subject)
-            model = module_of(call.subject)
+            model, roles = module_of(call.subject), module_roles(call.subject)
             paths = pick(roles, model) if model is not None else ()
             if model is None or not paths:
                 return call.go()
-            with hooked(model, paths, functools.partial(_changed, fault, call, roles, model, told)):
+
+            def change(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+                x, y = hidden(args, kwargs), first_tensor(output)
+                if x is None or y is None:
+                    return output
+                again = functools.partial(called, module, args, kwargs)
+                changed = fault(ModuleCall(path, x, y, model, roles, call.record.memory, again))
+                if declared.get("placebo") or not torch.equal(changed, y):
+                    call.reached()
+                return _with_first(output, changed.to(y.dtype).contiguous())
+
+            with hooked(model, paths, change):
                 return call.go()
 
-        return made(fault, ("cached",), intercept, **{"lacks": lacks, "advice": DRAW, **told})
+        fields = {"lacks": lacks, "advice": DRAW, **declared}
+        return generic_mutant(fault, ("cached",), intercept, **fields)
 
     return decorated
 
@@ -78,34 +90,14 @@ def modules(
 DRAW = "feed a filled cache: two calls or more"
 
 
-def _changed(
-    fault: Callable[[ModuleCall], Tensor],
-    call: Call,
-    roles: ModuleRoles,
-    model: nn.Module,
-    told: Mapping[str, Any],
-    path: str,
-    module: nn.Module,
-    args: Any,
-    kwargs: Any,
-    output: Any,
-) -> Any:
-    """The `output` of a module with its first tensor as `fault` has it."""
-    x, y = hidden(args, kwargs), first_tensor(output)
-    if x is None or y is None:
-        return output
-    again = functools.partial(called, module, args, kwargs)
-    changed = fault(ModuleCall(path, x, y, model, roles, call.record.memory, again))
-    if told.get("placebo") or not torch.equal(changed, y):
-        call.reached()
-    changed = changed.to(y.dtype).contiguous()
-    return type(output)((changed, *output[1:])) if isinstance(output, tuple | list) else changed
+def _with_first(output: Any, first: Tensor) -> Any:
+    """Returns the output of a module with `first` as its only or first tensor."""
+    return type(output)((first, *output[1:])) if isinstance(output, tuple | list) else first
 
 
 @contextmanager
 def hooked(model: nn.Module, paths: Sequence[str], change: Callable[..., Any]) -> Iterator[None]:
-    """Inside, what the modules at `paths` give is what `change` makes of it; their hooks are gone
-    afterwards, also by an exception."""
+    """Inside, `change` takes each call of the modules at `paths` and returns their output."""
     handles = []
     try:
         for path in paths:

@@ -1,7 +1,7 @@
-"""What the modules of a model are, told by what they do: no name of a class or attribute counts.
+"""Finds the norms, projections, mixers and blocks of a model by what they do, not by their names.
 
-The uncached path is run once. Each module that runs in it is then called again by itself, on inputs
-of the probe's own, which shows whether it normalises, projects, or mixes positions.
+The uncached path runs once. Each module that ran is then called again by itself, on inputs that
+show whether it normalises, projects, or mixes positions.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kvfuzz.subjects.protocol import device_of
 from kvfuzz.subjects.tensors import walk
 
 SMALL, LARGE = 8.0, 16.0
-"""Two scales at which a normalising module gives the same: far above its epsilon, and where no
+"""Two scales of input at which a norm gives the same output: far above its epsilon, and where no
 activation function is flat yet for small entries."""
 SHARE = 1e-3
 """Two outputs are the same if they differ by less than this share of the largest entry."""
 ROUNDED = 1e-6
-"""Or by less than this one, where nothing but rounding may move them."""
+"""The same share, where only rounding may move the outputs."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A module that divides by the spread of its input; `centred` tells that it takes the mean
-    away first."""
+    """A module that divides by the spread of its input; a `centred` one subtracts the mean
+    first."""
 
     path: str
     centred: bool
@@ -61,8 +61,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, ModuleRoles] = WeakKeyDictionary()
 
 
 def module_of(subject: Any) -> nn.Module | None:
-    """The torch module that `subject` computes with: its `model`, itself, or the one that it holds,
-    if that is one."""
+    """Returns the torch module that `subject` computes with: its `model`, itself, or the only
+    module that it holds; None if there is none."""
     own = subject.subject if isinstance(subject, Float64Subject) else subject
     for module in (getattr(own, "model", None), own):
         if isinstance(module, nn.Module):
@@ -72,18 +72,19 @@ def module_of(subject: Any) -> nn.Module | None:
 
 
 def module_roles(subject: Any) -> ModuleRoles:
-    """The modules of `subject` (`module_of`) by kind; nothing for a subject without any."""
+    """Returns the modules of `subject` (`module_of`) by kind; none for a subject without
+    modules."""
     model = module_of(subject)
     if model is None:
         return ModuleRoles()
     if model not in _KNOWN:
-        _KNOWN[model] = _measured(subject, model)
+        _KNOWN[model] = _measure(subject, model)
     return _KNOWN[model]
 
 
 @dataclass
 class _Seen:
-    """What one module did in its first call, and what it is."""
+    """The first call of a module, and what the module is."""
 
     order: int
     taken: Tensor
@@ -93,7 +94,7 @@ class _Seen:
     mixes: bool = False
 
 
-def _measured(subject: Any, model: nn.Module) -> ModuleRoles:
+def _measure(subject: Any, model: nn.Module) -> ModuleRoles:
     seen: dict[str, _Seen] = {}
     busy = False
 
@@ -105,7 +106,7 @@ def _measured(subject: Any, model: nn.Module) -> ModuleRoles:
             return
         busy = True
         try:
-            seen[path] = _looked_at(path, module, args, kwargs, taken, given, len(seen))
+            seen[path] = _inspect(path, module, args, kwargs, taken, given, len(seen))
         finally:
             busy = False
 
@@ -113,10 +114,10 @@ def _measured(subject: Any, model: nn.Module) -> ModuleRoles:
     tokens = torch.arange(2 * length).view(2, length) * 3 % subject.vocab_size
     with torch.no_grad(), watching(model, look):
         subject.uncached(tokens.to(device_of(subject)))
-    return _sorted_out(model, seen)
+    return _roles(model, seen)
 
 
-def _looked_at(
+def _inspect(
     path: str, module: nn.Module, args: Any, kwargs: Any, taken: Tensor, given: Tensor, order: int
 ) -> _Seen:
     found = _Seen(order, taken, given.shape == taken.shape)
@@ -132,7 +133,8 @@ def _looked_at(
 
 
 def _norm(path: str, again: Callable[[Tensor], Tensor], x: Tensor) -> Norm | None:
-    """Whether a module gives the same for an input of another scale, and not for another input."""
+    """Returns the module as a norm if it gives the same output for an input of another scale, and
+    another output for another input; else None."""
     unit = x / x.abs().max().clamp_min(1e-30)
     one, other = again(SMALL * unit), again(LARGE * unit)
     if not alike(one, other) or alike(one, one.flip(1)) or alike(other, again(-LARGE * unit)):
@@ -145,19 +147,19 @@ def _projects(module: nn.Module, again: Callable[[Tensor], Tensor], x: Tensor) -
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or x.shape[-1] not in weight.shape:
         return False
-    nought, other = again(torch.zeros_like(x)), x.roll(1, -1)
-    return alike(again(x + other) - nought, again(x) + again(other) - 2 * nought)
+    zero, other = again(torch.zeros_like(x)), x.roll(1, -1)
+    return alike(again(x + other) - zero, again(x) + again(other) - 2 * zero)
 
 
 def _mixes(again: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> bool:
-    """Whether the output at the last position follows the input at the first."""
+    """Whether the output at the last position depends on the input at the first."""
     changed = x.clone()
     changed[:, 0] = x[:, 0].roll(1, -1) + x.abs().max()
     moved = again(changed)
     return moved.shape == y.shape and not alike(moved[:, -1], y[:, -1], ROUNDED)
 
 
-def _sorted_out(model: nn.Module, seen: dict[str, _Seen]) -> ModuleRoles:
+def _roles(model: nn.Module, seen: dict[str, _Seen]) -> ModuleRoles:
     mixing = [path for path, found in seen.items() if found.mixes]
     innermost = [p for p in mixing if not any(other.startswith(f"{p}.") for other in mixing)]
     return ModuleRoles(
@@ -170,8 +172,8 @@ def _sorted_out(model: nn.Module, seen: dict[str, _Seen]) -> ModuleRoles:
 
 
 def _twins(model: nn.Module, seen: dict[str, _Seen]) -> Iterator[tuple[str, str]]:
-    """The last two projections of each module that take the same input, by matrices of one
-    shape."""
+    """Yields the last two projections of each module that take the same input and have matrices of
+    one shape."""
     groups: dict[str, list[str]] = {}
     for path, found in seen.items():
         if found.projects:
@@ -185,14 +187,14 @@ def _twins(model: nn.Module, seen: dict[str, _Seen]) -> Iterator[tuple[str, str]
 
 
 def matrix_of(model: nn.Module, path: str) -> Tensor:
-    """The matrix of the projection at `path`."""
+    """Returns the matrix of the projection at `path`."""
     weight = model.get_submodule(path).weight
     assert isinstance(weight, Tensor)
     return weight
 
 
 def _blocks(model: nn.Module, seen: dict[str, _Seen]) -> tuple[str, ...]:
-    """The items of the largest list of modules that are all run, in the order of the list."""
+    """Returns the items of the largest list of modules that all run, in the order of the list."""
     best: tuple[int, tuple[str, ...]] = (0, ())
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential):
@@ -208,7 +210,8 @@ def _blocks(model: nn.Module, seen: dict[str, _Seen]) -> tuple[str, ...]:
 
 
 def hidden(args: Any, kwargs: Any) -> Tensor | None:
-    """The first floating-point tensor [batch, time, ...] that a module is given."""
+    """Returns the first floating-point argument [batch, time, ...] of a module; None without
+    one."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
             return value
@@ -216,14 +219,14 @@ def hidden(args: Any, kwargs: Any) -> Tensor | None:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The output, or the first of a tuple of them, if it is a tensor."""
+    """Returns the output, or the first of a tuple, if it is a floating-point tensor."""
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first if isinstance(first, Tensor) and first.is_floating_point() else None
 
 
 def called(module: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Tensor:
-    """What `module` gives for `x` in place of the tensor that `hidden` finds; its hooks do not
-    run."""
+    """Returns the output of `module` for `x` in place of the tensor that `hidden` finds, without
+    running its hooks."""
     taken = hidden(args, kwargs)
     args = tuple(x if value is taken else value for value in args)
     kwargs = {name: x if value is taken else value for name, value in kwargs.items()}
@@ -240,8 +243,7 @@ def alike(one: Tensor, other: Tensor, share: float = SHARE) -> bool:
 
 @contextmanager
 def watching(model: nn.Module, look: Callable[..., None]) -> Iterator[None]:
-    """Inside, `look` is told of each call of each module: its path, the module, what it was given,
-    and its output."""
+    """Inside, `look` gets each call of each module: path, module, arguments, keywords, output."""
     handles = []
     try:
         for path, module in model.named_modules():

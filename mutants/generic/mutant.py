@@ -1,8 +1,7 @@
-"""An intervention: a mutant that fits any subject, and what is measured before it is scored."""
+"""A generic mutant: it fits any subject, and is checked on the subject before it is scored."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,34 +11,39 @@ from kvfuzz.errors import InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subjects.protocol import Factory, offers_of
 from mutants.generic.probe_programs import probes, raises
 from mutants.generic.wrapper import Interceptor, WrappedSubject
-from mutants.mutant import ANY, Mutant
+from mutants.mutant import ANY, Mutant, identify
 
 EquivalenceCheck = Callable[[Any, str], str | None]
-"""Why a fault cannot show on a subject, whose cases run in a dtype, as measured on the clean
-subject; None if it can."""
+"""Takes the clean subject and the dtype of its cases. Returns why a fault cannot show there, as it
+measures; None if it can."""
 
 
 @dataclass(frozen=True)
 class GenericMutant(Mutant):
-    """`intercept` is put around the subject's `methods`. `offers` are those that the subject has to
-    have, `lacks` says what it lacks where nothing that the fault changes is met, `advice` what to
-    draw so that it shows. `equivalent_if` measures whether the subject's design hides the fault."""
+    """A fault that fits any subject.
+
+    `intercept` runs in place of the subject's `methods`. `offers` are the offers that the fault
+    needs. `lacks` says what the subject lacks if the fault finds nothing to change. `equivalent_if`
+    measures whether the design of the subject hides the fault.
+    """
 
     methods: frozenset[str] = frozenset()
     intercept: Interceptor = lambda call: call.go()
     offers: tuple[str, ...] = ()
-    lacks: str = ""
+    lacks: str = "nothing that it changes was met"
     equivalent_if: EquivalenceCheck | None = None
 
     def into(self, subject: Any, dtype: str, size: float | None = None) -> WrappedSubject:  # noqa: ARG002
-        """`subject` with this fault around its methods."""
+        """Returns `subject` with this fault around its methods."""
         return WrappedSubject(subject, self.methods, self.intercept)
 
     def resolve(self, factory: Factory, cases: Sequence[Case]) -> Mutant:
-        """This fault as it fits the subjects of `factory` that `cases` are run on: inapplicable
-        where they lack what it needs, or where it meets nothing to change in the first MOST
-        settings; equivalent where their design hides it in all. Raises InvalidSubject if that
-        cannot be measured."""
+        """Returns this mutant as it applies to the subjects of `factory` that `cases` run on.
+
+        It is inapplicable if they lack an offer that it needs, or if it finds nothing to change in
+        the first MOST settings; equivalent if their design hides it in all settings. Raises
+        InvalidSubject if that cannot be measured.
+        """
         firsts = list({(c.dtype, repr(sorted(c.config.items()))): c for c in cases}.values())
         if self.is_control or not firsts:
             return self
@@ -55,17 +59,17 @@ class GenericMutant(Mutant):
         return self if acts else replace(self, inapplicable=self.lacks)
 
     def _acts(self, factory: Factory, first: Case) -> bool:
-        """Whether the fault has something to change in the subject that `first` is run on."""
+        """Whether the fault finds something to change in the subject of `first`."""
         subject = factory.subject(first)
         for case in probes(subject, first, offers_of(subject, factory.name)):
             faulty = self.into(subject, case.dtype)
-            # What raises before it acts is for the campaign to call loud.
+            # A fault that raises before it acts counts as acting; the campaign calls it loud.
             if (raises(faulty, case) and not raises(subject, case)) or faulty.reached:
                 return True
         return False
 
     def _hidden(self, factory: Factory, firsts: Sequence[Case]) -> str | None:
-        """Why the fault shows on no subject; None if it shows on one."""
+        """Returns why the fault shows with no setting; None if it shows with one."""
         if self.equivalent_if is None:
             return None
         reasons = []
@@ -86,46 +90,22 @@ class GenericMutant(Mutant):
 
 
 MOST = 12
-"""In how many settings a fault is looked for something to change."""
+"""Settings in which a fault may find something to change."""
 NO_OFFER = {"positions": "takes no positions", "mask": "takes no mask"}
 
 
-def made(
-    fault: Callable[..., Any],
-    methods: tuple[str, ...],
-    intercept: Interceptor,
-    *,
-    offers: tuple[str, ...] = (),
-    lacks: str = "nothing that it changes was met",
-    advice: str = "",
-    equivalent_if: EquivalenceCheck | None = None,
-    placebo: bool = False,
-    canary: bool = False,
-    seen_in: str | None = None,
+def generic_mutant(
+    fault: Callable[..., Any], methods: tuple[str, ...], intercept: Interceptor, **declared: Any
 ) -> GenericMutant:
-    """The intervention whose function is `fault`: its operator is the name of its file, its name
-    the function's, its description the docstring. Raises ValueError if there is none."""
-    description = inspect.getdoc(fault)
-    if not description:
-        raise ValueError(
-            f"the intervention {fault.__name__} needs a docstring that tells the fault"
-        )
+    """Returns the generic mutant whose function is `fault`, with what is `declared` as fields of
+    GenericMutant. Raises ValueError for a function without a docstring."""
     return GenericMutant(
-        operator=fault.__module__.rpartition(".")[2],
-        name=fault.__name__,
-        description=" ".join(description.split()),
+        **identify(fault),
+        **declared,
         targets=(),
-        fault=fault,
         site=None,
         witness=None,
         subject=ANY,
-        seen_in=seen_in,
-        placebo=placebo,
-        canary=canary,
         methods=frozenset(methods),
         intercept=intercept,
-        offers=offers,
-        lacks=lacks,
-        advice=advice,
-        equivalent_if=equivalent_if,
     )

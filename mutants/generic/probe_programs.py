@@ -1,4 +1,4 @@
-"""Small fixed programs of all that a subject offers, run to see what an intervention meets."""
+"""Small fixed programs that use all that a subject offers, to see what a generic mutant changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROGRAMS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
     ("reset", (3, Reset(), 2, 1)),
     ("cached", (3, New(ROWS), 2, 1)),
 )
-"""What each needs of a subject, and its schedule."""
+"""The offer that each program needs, and its schedule."""
 
 
 def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
-    """The programs that `subject` can run, with the settings of the case `like`. Rows and
-    neighbouring tokens differ."""
+    """Yields the programs that `subject` can run, with the settings of the case `like`. Rows
+    differ, and neighbouring tokens too."""
     given = tuple(word for word in ("mask", "positions") if word in offers)
     for needed, schedule in PROGRAMS:
         if needed not in {*offers, "cached"}:
@@ -44,14 +44,14 @@ def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
 
 
 def _columns(entry: Entry) -> int:
-    """How many columns of the token table `entry` takes."""
+    """Returns how many columns of the token table `entry` takes."""
     if isinstance(entry, Padded):
         return entry.size
     return entry if isinstance(entry, int) else 0
 
 
 def raises(subject: Any, case: Case) -> bool:
-    """Whether the cached path of `subject` raises on `case`; to refuse a step is not to raise."""
+    """Whether the cached path of `subject` raises on `case`; refusing a step does not count."""
     with seeded(case.seed), suppress(Refused):
         try:
             run_cached(subject, case)

@@ -1,4 +1,4 @@
-"""A subject with an intervention around its methods."""
+"""Wraps a subject, with a generic mutant in place of some of its methods."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from kvfuzz.subjects.injection import FORWARD, Faulty
 
 READING = ("view", "unused", "generate")
-"""The optional methods that change no cache and give none: an intervention leaves them alone."""
+"""Optional methods that neither change nor return a cache: no mutant replaces them."""
 
 
 @dataclass
 class Record:
-    """What is known of one cache: its number of `rows`, the `slots` that were fed to it and not
-    cropped, its `calls`, the slots of all calls (`fed`, whatever was cropped), and what a fault
-    keeps in `memory`. A copy of the cache gets a copy of it."""
+    """The history of one cache: its number of `rows`, the `slots` that were fed and not cropped,
+    its `calls`, all slots that were ever `fed`, and the fault's own `memory`. A copy of the cache
+    gets a copy of it."""
 
     rows: int = 0
     slots: int = 0
@@ -30,7 +30,7 @@ class Record:
     memory: dict[str, Any] = field(default_factory=dict)
 
     def after(self, name: str, args: tuple[Any, ...]) -> Record:
-        """The record once the method `name` was called with `args`."""
+        """Returns the record after a call of the method `name` with `args`."""
         match name:
             case "cached":
                 new = args[0].shape[1]
@@ -50,7 +50,7 @@ class Record:
 
 @dataclass(frozen=True)
 class WrappedCache:
-    """A cache, or what was saved of one, and its record."""
+    """A cache, or a saved one, and its record."""
 
     inner: Any
     record: Record
@@ -59,8 +59,8 @@ class WrappedCache:
 @dataclass(frozen=True)
 class Call:
     """A call of the method `name` of the clean `subject`, `real`, with `args` and what was `given`
-    by name. `shared` is the fault's memory beyond one cache; `reached` is to be called where the
-    fault acts."""
+    by name. `shared` is the fault's memory beyond one cache. The fault calls `reached` where it
+    acts."""
 
     subject: Any
     name: str
@@ -72,12 +72,12 @@ class Call:
     reached: Callable[[], None]
 
     def go(self) -> Any:
-        """What the clean method gives."""
+        """Returns the result of the clean method."""
         return self.real(*self.args, **self.given)
 
 
 Interceptor = Callable[[Call], Any]
-"""Makes a call in a faulty way: gives what the method gives."""
+"""Makes a call with a fault in it, and returns the result of the method."""
 
 
 class WrappedSubject(Faulty):
@@ -90,7 +90,7 @@ class WrappedSubject(Faulty):
         self._shared: dict[str, Any] = {}
 
     def new_cache(self, batch: int) -> Any:
-        """An empty cache for `batch` rows, with a record of its own."""
+        """Returns an empty cache for `batch` rows, with its own record."""
         return self._called("new_cache", self.subject.new_cache, Record(batch), (batch,), {})
 
     def _with_fault(self, found: Callable[..., Any], name: str) -> Any:

@@ -1,7 +1,4 @@
-"""`mutant:ID` as a subject: the mutant's own subject with the fault in its cached path.
-
-So that a mutant can be fuzzed, replayed and located as anything else.
-"""
+"""Makes `mutant:ID` a subject that can be fuzzed, replayed and located like any other."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from mutants.mutant import ANY, Mutant
 
 
 def factory(rest: str, options: Options) -> Factory:
-    """`ID`, or `ID@SUBJECT` for another subject that the mutant fits, as in
-    `append.drops_the_newest@zoo:rope`.
+    """Returns the factory of `ID`, or of `ID@SUBJECT` for another subject that the mutant fits, as
+    in `append.drops_the_newest@zoo:rope`.
 
     Raises InvalidSubject for an unknown mutant or a subject it does not fit.
     """
@@ -36,8 +33,8 @@ def factory(rest: str, options: Options) -> Factory:
 
 
 def with_mutant(factory: Factory, mutant: Mutant) -> Factory:
-    """`factory` with `mutant` in every subject it builds. Draws the same cases as `factory`, but
-    for the settings that the fault does not make sense with.
+    """Returns `factory` with `mutant` in every subject that it builds. It draws the same cases,
+    except for settings with which the fault makes no sense.
 
     Raises InvalidSubject where such a setting is fixed.
     """

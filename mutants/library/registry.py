@@ -1,4 +1,4 @@
-"""Find the mutants: those of `mutants/library/faults/`, and those that installed packages offer.
+"""Finds the mutants of `mutants/library/faults/`, of `mutants/generic/faults/` and of packages.
 
 A package offers mutants under the entry point group `kvfuzz.mutants`: the name of a module, or of
 a package whose modules hold them.
@@ -17,30 +17,30 @@ from typing import Any
 from kvfuzz.errors import UsageError, did_you_mean, one_line
 from mutants.mutant import ANY, Mutant
 
-HOME = "mutants.library.faults"
-ANYWHERE = "mutants.generic.faults"
+LIBRARY = "mutants.library.faults"
+GENERIC = "mutants.generic.faults"
 GROUP = "kvfuzz.mutants"
 
 
 @functools.cache
 def library() -> dict[str, Mutant]:
-    """Every mutant by its id, sorted. Raises UsageError if two have the same id, or if a package
-    that offers mutants does not import."""
-    return _found({HOME, *(entry.value for entry in entry_points(group=GROUP))})
+    """Returns the mutants for one subject each, by id, sorted. Raises UsageError if two have the
+    same id, or if a package that offers mutants does not import."""
+    return _collect({LIBRARY, *(entry.value for entry in entry_points(group=GROUP))})
 
 
 @functools.cache
 def generic_mutants() -> dict[str, Mutant]:
-    """The faults that fit any subject, by id, sorted."""
-    return _found({ANYWHERE})
+    """Returns the mutants that fit any subject, by id, sorted."""
+    return _collect({GENERIC})
 
 
 def all_mutants() -> dict[str, Mutant]:
-    """The library and the generic mutants, by id."""
+    """Returns the library and the generic mutants, by id."""
     return {**library(), **generic_mutants()}
 
 
-def _found(names: set[str]) -> dict[str, Mutant]:
+def _collect(names: set[str]) -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
     for module in _modules(names):
         for thing in vars(module).values():
@@ -56,7 +56,7 @@ def _found(names: set[str]) -> dict[str, Mutant]:
 
 
 def find(mutant_id: str) -> Mutant:
-    """The mutant called `mutant_id`. Raises UsageError with near matches."""
+    """Returns the mutant `mutant_id`. Raises UsageError with near matches."""
     known = all_mutants()
     if mutant_id not in known:
         raise UsageError(
@@ -67,8 +67,8 @@ def find(mutant_id: str) -> Mutant:
 
 
 def known(mutant_id: str) -> Mutant | None:
-    """The mutant called `mutant_id`; None for one that there is no longer, as a former result may
-    name it."""
+    """Returns the mutant `mutant_id`; None for one that no longer exists, which an old result
+    names."""
     try:
         return find(mutant_id)
     except UsageError:
@@ -82,11 +82,11 @@ def select(
     fixed: Mapping[str, Any] | None = None,
     anywhere: bool = False,
 ) -> tuple[list[Mutant], list[Mutant]]:
-    """The mutants of `subject` to score, and the placebos and canaries that watch over them: those
-    that the library has for it or, if it has none or by `anywhere`, those that fit any subject.
+    """Returns the mutants of `subject` to score, and the controls. The generic mutants serve a
+    subject without mutants of its own, and any subject with `anywhere`.
 
-    `ids` and `operators` restrict the mutants, and so do settings that are `fixed`. Raises
-    UsageError for an unknown one, for one of another subject, or if none is left.
+    `ids`, `operators` and `fixed` settings restrict the mutants. Raises UsageError for an unknown
+    name, for a mutant of another subject, or if none is left.
     """
     own = [mutant for mutant in library().values() if matches(mutant, subject)]
     asked = any(find(mutant_id).subject == ANY for mutant_id in ids) or any(
@@ -95,7 +95,7 @@ def select(
     known = generic_mutants().values() if anywhere or asked or not own else own
     offered = [mutant for mutant in known if mutant.fits(fixed or {})]
     of_operators(operators)
-    chosen = [_fitting(mutant_id, subject) for mutant_id in ids]
+    chosen = [_find_for(mutant_id, subject) for mutant_id in ids]
     wanted = {mutant.id for mutant in chosen}
     scored = [
         mutant
@@ -111,12 +111,12 @@ def select(
             f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
         )
     watch = [mutant for mutant in offered if mutant.is_control]
-    # A package's own faults are watched over by those that fit any subject.
+    # A package that offers no controls of its own gets the generic ones.
     return scored, watch or [mutant for mutant in generic_mutants().values() if mutant.is_control]
 
 
-def _fitting(mutant_id: str, subject: str) -> Mutant:
-    """The mutant called `mutant_id`. Raises UsageError if it is not one of `subject`."""
+def _find_for(mutant_id: str, subject: str) -> Mutant:
+    """Returns the mutant `mutant_id`. Raises UsageError if it is not one of `subject`."""
     mutant = find(mutant_id)
     if not matches(mutant, subject):
         raise UsageError(f"{mutant_id} is a fault of {mutant.subject}, not of {subject}")
@@ -124,7 +124,7 @@ def _fitting(mutant_id: str, subject: str) -> Mutant:
 
 
 def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
-    """The mutants of `operators`, or all. Raises UsageError for an unknown operator."""
+    """Returns the mutants of `operators`, or all. Raises UsageError for an unknown operator."""
     known = sorted({mutant.operator for mutant in all_mutants().values()})
     for operator in operators:
         if operator not in known:
@@ -136,20 +136,20 @@ def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
 
 
 def matches(mutant: Mutant, subject: str) -> bool:
-    """Whether `mutant` can be put into `subject`: `zoo` stands for every decoder of the zoo."""
+    """Whether `mutant` fits `subject`. `zoo` stands for every preset of the registered decoder."""
     return mutant.subject in (ANY, subject, subject.partition(":")[0])
 
 
 def _modules(names: set[str]) -> Iterator[ModuleType]:
     for name in sorted(names):
-        module = _imported(name)
+        module = _import(name)
         yield module
         for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
-            yield _imported(f"{name}.{info.name}")
+            yield _import(f"{name}.{info.name}")
 
 
-def _imported(name: str) -> ModuleType:
-    """The module called `name`. Raises UsageError for whatever its import raises."""
+def _import(name: str) -> ModuleType:
+    """Imports the module `name`. Raises UsageError for whatever its import raises."""
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:

@@ -95,7 +95,7 @@ def test_the_needs_of_a_file_are_those_of_its_mutants():
 
     made = mutant("store", site="0.cache", witness=steps(1), needs={"layers": (3,)})(fault)
     assert made.needs == {"layers": (3,)}
-    with pytest.raises(ValueError, match="is told by no law 'gravity'"):
+    with pytest.raises(ValueError, match="declares an unknown law 'gravity'"):
         mutant("store", witness=steps(1), law="gravity")(fault)
 
 

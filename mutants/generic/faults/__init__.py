@@ -1,1 +1,1 @@
-"""The interventions, one file per operator."""
+"""The generic mutants, one file per operator."""
