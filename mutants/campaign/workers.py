@@ -1,7 +1,7 @@
 """Judges mutants in worker processes, which a fault may kill, hang or fill.
 
-Read from top to bottom: `judge_in_processes` hands out mutants; `_Team` holds the processes and
-replaces lost ones; `_Worker` is the parent's end of one process; `_work` is what runs in it.
+Read from top to bottom: `judge_in_processes` hands out mutants; `_Worker` is the parent's end of
+one process; `_Team` holds them all and replaces lost ones; `_work` is what runs in a process.
 
 Work goes out and comes back as JSON over a pipe, one mutant at a time. A process that dies, is
 silent for too long or takes too much memory is replaced. Processes are spawned, because a fork
@@ -77,27 +77,27 @@ def judge_in_processes(
                         worker.give(name)
                         break
                     yield skip_mutant(find(name))
-            for judged in team.receive() if team.members else ():
-                name = judged.result.id
-                spoiled = judged.result.state == "crashed" or judged.changed is not None
+            for outcome in team.receive() if team.members else ():
+                name = outcome.result.id
+                spoiled = outcome.result.state == "crashed" or outcome.changed is not None
                 if spoiled and name not in again:
                     again.add(name)
                     waiting.appendleft(name)
                     continue
-                if judged.unsound is not None:
+                if outcome.unsound is not None:
                     waiting.clear()
-                yield _blamed(judged)
+                yield _blame(outcome)
     finally:
         team.end()
 
 
-def _blamed(judged: MutantOutcome) -> MutantOutcome:
+def _blame(outcome: MutantOutcome) -> MutantOutcome:
     """Returns the outcome to report. A mutant that left the subject changed is invalid. The
     change is gone with its process, so other results are right."""
-    if judged.changed is None:
-        return judged
-    result = judged.result
-    return MutantOutcome(Result(result.id, result.operator, "invalid", reason=judged.changed))
+    if outcome.changed is None:
+        return outcome
+    result = outcome.result
+    return MutantOutcome(Result(result.id, result.operator, "invalid", reason=outcome.changed))
 
 
 class _LostAtStart(Inconclusive):
@@ -138,19 +138,19 @@ class _Worker:
         """Reads what the process said; returns the outcome of its mutant once it is known."""
         try:
             while self.connection.poll():
-                judged = self._heard(json.loads(self.connection.recv_bytes(LONGEST_MESSAGE)))
-                if judged is not None:
-                    return judged
+                outcome = self._read(json.loads(self.connection.recv_bytes(LONGEST_MESSAGE)))
+                if outcome is not None:
+                    return outcome
         except EOFError:
-            return self._gone("crashed", _ended(self._exit_code()))
+            return self._give_up("crashed", _describe_exit(self._exit_code()))
         # Not a message of ours: a fault wrote into the pipe.
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return self._gone("crashed", _ended(self.process.exitcode))
+            return self._give_up("crashed", _describe_exit(self.process.exitcode))
         silent = time.monotonic() - self.heard
         if not self.ready and silent > STARTING:
-            return self._gone("timed_out", f"took over {STARTING:g} s")
+            return self._give_up("timed_out", f"took over {STARTING:g} s")
         if self.mutant is not None and silent > self.within + GRACE:
-            return self._gone("timed_out", f"over {self.limits.seconds:g} s, in one call")
+            return self._give_up("timed_out", f"over {self.limits.seconds:g} s, in one call")
         return None
 
     def _exit_code(self) -> int | None:
@@ -162,19 +162,19 @@ class _Worker:
         code: int | None = self.process.exitcode
         return code
 
-    def _heard(self, said: dict[str, Any]) -> MutantOutcome | None:
+    def _read(self, said: dict[str, Any]) -> MutantOutcome | None:
         self.heard = time.monotonic()
         if "failed" in said and not self.ready:
             raise Inconclusive(f"no mutant can be judged: {said['failed']}")
         if "megabytes" in said:
-            return self._gone("crashed", f"took more than {said['megabytes']} MB of memory")
+            return self._give_up("crashed", f"took more than {said['megabytes']} MB of memory")
         if "judged" in said:
-            judged = MutantOutcome.from_json(said["judged"])
-            if judged.result.id != self.mutant:
-                raise ValueError(f"{judged.result.id} was not asked for")
+            outcome = MutantOutcome.from_json(said["judged"])
+            if outcome.result.id != self.mutant:
+                raise ValueError(f"{outcome.result.id} was not asked for")
             self.mutant = None
-            self.lost = judged.changed is not None
-            return judged
+            self.lost = outcome.changed is not None
+            return outcome
         if "known" in said:
             self.known = Result.from_json(said["known"])
         self.within = said.get("within", self.within)
@@ -182,7 +182,7 @@ class _Worker:
         self.case = said.get("case", self.case)
         return None
 
-    def _gone(self, state: str, how: str) -> MutantOutcome | None:
+    def _give_up(self, state: str, how: str) -> MutantOutcome | None:
         """Gives the process up. Returns the outcome of its mutant: the result that was known, or
         `state` with the reason. Raises Inconclusive if the process never started."""
         self.lost = True
@@ -242,22 +242,22 @@ class _Team:
         wait([worker.connection for worker in self.members], timeout=0.5)
         for worker in list(self.members):
             try:
-                judged = worker.listen()
+                outcome = worker.listen()
             except _LostAtStart:
                 self.starts_lost += 1
                 if self.starts_lost > STARTS_LOST:
                     raise
-                judged = None
+                outcome = None
             if worker.lost:
                 self.renew(worker)
-            if judged is not None:
-                yield judged
+            if outcome is not None:
+                yield outcome
 
     def _new(self) -> _Worker:
         ours, theirs = _SPAWN.Pipe()
         arguments = theirs, json.dumps(self.campaign.to_json())
         process = _SPAWN.Process(target=_work, args=arguments, daemon=True)
-        with one_thread_each(), _deaf():
+        with one_thread_each(), _ignore_interrupts():
             process.start()
         theirs.close()
         return _Worker(process, ours, self.campaign.limits)
@@ -268,7 +268,7 @@ class _Team:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Processes started inside never see Ctrl-C; their parent ends them.
 
     A child inherits the signal mask, so it is deaf from its first moment, before Python runs.
@@ -282,7 +282,7 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _ended(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     """Returns how a process ended, in words."""
     if code is None:
         return "was cut off: something else wrote into its pipe"
@@ -295,7 +295,7 @@ def _ended(code: int | None) -> str:
 def _work(connection: Connection, campaign: str) -> None:
     """Runs in a worker process: judges the mutants that come over the pipe, until it closes."""
     os.setsid()  # A process group of its own, so that `_Worker.end` kills what a fault started.
-    _silence()
+    _discard_output()
     torch.set_num_threads(1)
     lock, own = threading.Lock(), os.getpid()
 
@@ -311,8 +311,8 @@ def _work(connection: Connection, campaign: str) -> None:
         say(failed=str(error))
         return
     prepared = PreparedCases(factory, parsed)
-    watch = threading.Thread(target=_watch, args=(parsed.limits.megabytes, say), daemon=True)
-    watch.start()
+    limits = (parsed.limits.megabytes, say)
+    threading.Thread(target=_end_when_over, args=limits, daemon=True).start()
     say(ready=True)
     with suppress(EOFError, OSError):
         while True:
@@ -320,7 +320,7 @@ def _work(connection: Connection, campaign: str) -> None:
             say(judged=judge_mutant(prepared, find(item["mutant"]), say).to_json())
 
 
-def _silence() -> None:
+def _discard_output() -> None:
     """Discards what a fault prints, which is not part of a report."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):
@@ -328,7 +328,7 @@ def _silence() -> None:
     os.close(nothing)
 
 
-def _watch(megabytes: int, say: Callable[..., None]) -> None:
+def _end_when_over(megabytes: int, say: Callable[..., None]) -> None:
     """Ends this process when its parent is gone, or when its peak memory has grown by more than
     `megabytes`."""
     parent = multiprocessing.parent_process()

@@ -19,7 +19,7 @@ from tests.mutants.campaigns import SEVERAL
 
 
 def test_a_budget_of_forward_calls_times_a_mutant_out():
-    """The same on every machine; a mutant that needs more is not called killed, nor survived."""
+    """The same on every machine. A mutant that needs more is neither killed nor survived."""
 
     def states(calls):
         found = score(
@@ -39,7 +39,7 @@ def test_a_budget_of_forward_calls_times_a_mutant_out():
 
 
 def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
-    """With nothing to spend the witness is a case as it was drawn; with plenty the smallest."""
+    """Without calls the witness is a case as drawn; with many it is the smallest."""
 
     def witness(calls):
         ids, limits = ("append.later_chunk_replaces_all",), Limits(calls=calls)
@@ -53,8 +53,8 @@ def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
     assert (shrunk.tokens, shrunk.schedule) == (((0, 0, 0),), (1, 2))
 
 
-def test_a_campaign_survives_a_journey_as_json():
-    """What a process takes over is what was sent: the same cases, options and limits."""
+def test_a_campaign_survives_a_round_trip_through_json():
+    """A process reads what was sent: the same cases, options and limits."""
     campaign = prepare_cases("zoo:rope", Options(dtype="float64"), 5, 7, matrix=True).campaign
     factory, other = read_campaign(json.loads(json.dumps(campaign.to_json())))
     assert factory.name == "zoo:rope"
@@ -67,7 +67,7 @@ def test_a_campaign_survives_a_journey_as_json():
 
 
 def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
-    """Two shards may have the same one in different folders; another gives another table."""
+    """Shards may keep it in different folders; another calibration gives another table."""
 
     def identity(path, leeway=2.0):
         lane = Lane("float32", 1, 1, 0, 1.5, {}, leeway)
@@ -79,20 +79,20 @@ def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
     assert identity("here.json") != identity("here.json", leeway=3.0)
 
 
-def test_those_that_watch_are_spread_among_the_mutants():
-    """In every part of a campaign, the first of them first."""
-    scored, watch = select("zoo")
+def test_controls_are_spread_among_the_mutants():
+    """In every shard, and a control runs first."""
+    scored, controls = select("zoo")
     for shard in (scored, scored[::7], scored[:1]):
-        order = interleave_controls(shard, watch)
+        order = interleave_controls(shard, controls)
         places = [place for place, mutant in enumerate(order) if mutant.is_control]
         assert places[0] == 0
-        assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *watch))
+        assert sorted(m.id for m in order) == sorted(m.id for m in (*shard, *controls))
         gaps = [later - place for place, later in pairwise(places)]
         assert max(gaps) - min(gaps) <= 1
 
 
 def test_a_canary_that_lives_forbids_a_score(monkeypatch):
-    """A checker that misses what nothing can miss proves nothing."""
+    """A checker that misses a change of every logit proves nothing."""
     from mutants.campaign import judge
 
     blind = Result("canary.rolls_the_vocabulary", "canary", "survived")
@@ -114,14 +114,14 @@ def test_a_canary_that_lives_forbids_a_score(monkeypatch):
     "option", [("--mutant-time", "nan"), ("--mutant-time", "inf"), ("--fail-under", "nan")]
 )
 def test_a_limit_that_is_no_number_is_refused(option, capsys):
-    """It would fail no comparison, so that a gate of it is none."""
+    """Every comparison with nan is false, so that a gate would always hold."""
     assert main(["score", "zoo", *option]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert f"'{option[1]}' is not a finite number" in said[-1]
 
 
-def test_a_clean_subject_that_does_not_return_is_told(monkeypatch):
-    """It has more time than a mutant, and not for ever."""
+def test_a_clean_subject_that_is_too_slow_means_no_score(monkeypatch):
+    """It has more time than a mutant, but a limit."""
     monkeypatch.setattr(prepared_cases, "SECONDS_FOR_CLEAN", 0.2)
     name = "tests.mutants.campaigns:Sleeps"
     made = prepare_cases(name, Options(), 3, 1, limits=Limits(seconds=0.1))

@@ -24,7 +24,7 @@ from tests.mutants.campaigns import (
 
 
 def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
-    """And gives the same table; what is in the journal is not judged again."""
+    """It gives the same table; what the journal has is not judged again."""
     journal = tmp_path / "score.sqlite"
     whole = score("zoo", mutants=SEVERAL, seed=3, examples=30, shrink=False, journal=journal)
     with sqlite3.connect(journal) as file:
@@ -55,7 +55,7 @@ def test_a_resumed_campaign_judges_only_what_is_missing(tmp_path):
     ],
 )
 def test_another_campaign_is_not_resumed(tmp_path, changes, message):
-    """What is resumed is this campaign or none; the message says what the last one was."""
+    """The message says how the last one differs."""
     journal = tmp_path / "score.sqlite"
     asked = {"mutants": SEVERAL[:1], "examples": 30, "shrink": False}
     score("zoo", **asked, seed=3, journal=journal)
@@ -64,7 +64,7 @@ def test_another_campaign_is_not_resumed(tmp_path, changes, message):
 
 
 def test_a_journal_of_an_earlier_version_is_refused_in_one_line(tmp_path, monkeypatch):
-    """Results of other code are not mixed with those of this one."""
+    """Results of other code are not mixed with those of this code."""
     from mutants.campaign import campaign
 
     journal = tmp_path / "score.sqlite"
@@ -78,7 +78,7 @@ def test_a_journal_of_an_earlier_version_is_refused_in_one_line(tmp_path, monkey
 
 
 def test_without_resume_a_campaign_is_judged_anew(tmp_path):
-    """What the journal holds of it is forgotten."""
+    """Its outcomes in the journal are deleted."""
     journal, seen = tmp_path / "score.sqlite", []
     for _ in range(2):
         score(
@@ -132,7 +132,7 @@ def test_a_journal_takes_two_campaigns_at_once(tmp_path):
 
 
 def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
-    """What comes after it is not kept, which is told."""
+    """Later results are not kept, and a warning says so."""
     journal = tmp_path / "journal" / "score.sqlite"
     removes = f"import shutil\nshutil.rmtree({str(journal.parent)!r}, True)\nreturn real"
     ids, settings = package(removes), {"seed": 1, "examples": 5, "shrink": False}
@@ -142,7 +142,7 @@ def test_a_journal_that_is_lost_on_the_way_costs_no_result(package, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_command_tells_in_one_line_that_the_journal_is_lost(package, tmp_path, capsys):
+def test_the_command_warns_in_one_line_that_the_journal_is_lost(package, tmp_path, capsys):
     """Without the place in our code."""
     removes = f"import shutil\nshutil.rmtree({str(tmp_path / 'kept')!r}, True)\nreturn real"
     chosen = [word for name in package(removes) for word in ("--mutant", name)]
@@ -154,7 +154,7 @@ def test_the_command_tells_in_one_line_that_the_journal_is_lost(package, tmp_pat
 
 
 def test_the_database_of_another_program_is_left_alone(tmp_path):
-    """It is no journal, and does not become one."""
+    """It does not become a journal."""
     path = tmp_path / "mail.sqlite"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE mail (subject TEXT)")

@@ -78,7 +78,7 @@ def deadly(tmp_path, monkeypatch):
 
 
 def test_a_mutant_that_ends_hangs_or_fills_its_process_costs_no_other_result(deadly):
-    """Real processes that really die: each is a state of its own, and the others are judged."""
+    """Each way of dying is a state with its reason, and the other mutants are judged."""
     ids = (*(f"deadly.{name}" for name in (*DEADLY, "hangs")), KILLED, "append.prepends")
     found = score(
         "zoo",
@@ -244,7 +244,7 @@ def test_a_subject_that_cannot_be_loaded_in_a_process_is_told(tmp_path):
 
 
 def test_what_a_mutant_prints_is_no_part_of_the_report(package, capfd):
-    """Nor is it a command to what reads standard output."""
+    """GitHub Actions would read it as a command."""
     loud = 'print("::error::mine")\nos.write(2, b"::error::mine")\nreturn lambda *_: 1 / 0'
     found = score("zoo", mutants=package(loud), seed=1, examples=5, workers=1, shrink=False)
     assert {r.id: r.state for r in found.results} == {"package.fault": "loud", KILLED: "killed"}
@@ -273,9 +273,9 @@ LIE = b'{"judged": {"nonsense": 1}}'
     ],
     ids=["forks", "noise", "lies"],
 )
-def test_a_second_voice_of_a_process_is_not_listened_to(package, body, state):
-    """A child that a fault left behind, and what it writes wherever it can: no other result is
-    taken for what they say, or lost."""
+def test_noise_in_the_pipe_costs_no_other_result(package, body, state):
+    """A forked child, and bytes that a fault writes to every descriptor, are not taken for the
+    result of another mutant, and lose none."""
     ids = (*package(body), "append.prepends")
     found = score("zoo", mutants=ids, seed=1, examples=5, workers=1, shrink=False)
     states = {result.id: result.state for result in found.results}
@@ -285,7 +285,7 @@ def test_a_second_voice_of_a_process_is_not_listened_to(package, body, state):
 
 
 def test_a_result_that_does_not_come_back_forbids_a_score(monkeypatch):
-    """Whatever lost it: what is not there cannot be counted."""
+    """What is missing cannot be counted."""
     real = scoring.judge_in_processes
 
     def losing(*arguments):
@@ -309,7 +309,7 @@ MUTE = "class Mute(Exception):\n    def __str__(self):\n        raise KeyError\n
     [(UNPRINTABLE, "raised ValueError: \\ud800xxx"), (MUTE, "raised Mute")],
     ids=["unprintable", "mute"],
 )
-def test_what_a_mutant_raises_is_told_in_a_line_that_any_report_can_hold(
+def test_what_a_mutant_raises_fits_into_a_line_of_every_report(
     package, tmp_path, monkeypatch, capsys, body, reason
 ):
     """However long it is, and whatever is in it."""
@@ -328,7 +328,7 @@ def test_what_a_mutant_raises_is_told_in_a_line_that_any_report_can_hold(
 
 
 def test_the_workers_of_a_campaign_that_was_killed_end_too(tmp_path):
-    """Nothing is left running."""
+    """No process is left running."""
     marker = str(tmp_path / "folder-of-this-test")
     process = subprocess.Popen(
         [*COMMAND, "--seed", "1", "--folder", marker],
