@@ -204,7 +204,7 @@ def no_biases(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     kept = [getattr(owner, "bias", None) for owner in owners]
     biases = [bias for bias in kept if isinstance(bias, Tensor)]
     hidden = biases and not any(bool(bias.any()) for bias in biases)
-    return "the bias of every projection is nought" if hidden else None
+    return "the bias of every projection is zero" if hidden else None
 
 
 def in_bfloat16(subject: Any, dtype: str) -> str | None:  # noqa: ARG001

@@ -55,7 +55,7 @@ HIDDEN = [
     ("operations.loads_the_first_layer_into_the_last", {"layers": 1}, "one layer"),
     ("entries.heads_of_values_permuted", {"heads": 1}, "have one head"),
     ("norms.weights_ignored", {"gain": False}, "weight of every norm is one"),
-    ("projections.biases_ignored", {"bias": "zero"}, "bias of every projection is nought"),
+    ("projections.biases_ignored", {"bias": "zero"}, "bias of every projection is zero"),
     ("norms.last_twice", {"gain": "exact"}, "does nothing to its own output"),
 ]
 

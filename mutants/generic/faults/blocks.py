@@ -111,7 +111,7 @@ def rows_of_the_first_crossed(call: ModuleCall) -> Tensor:
 
 @modules(mixers, NO_MIXER)
 def attention_dropped(call: ModuleCall) -> Tensor:
-    """What attention, or whatever else mixes positions, gives is nought."""
+    """What attention, or whatever else mixes positions, gives is zero."""
     return torch.zeros_like(call.y)
 
 

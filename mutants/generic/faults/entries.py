@@ -82,7 +82,7 @@ def oldest_is_nought(cache: CacheContents) -> None:
 
 @wrong()
 def newest_is_nought(cache: CacheContents) -> None:
-    """The last entry of each call is left at nought."""
+    """The last entry of each call is left at zero."""
     for keys, values in cache.layers:
         keys[:, :, -1], values[:, :, -1] = 0, 0
 

@@ -120,14 +120,14 @@ def copies_nothing(call: Call) -> Any:
 
 @contents("copy", offers=("copy", "view"), lacks=LACKS, advice="draw forks")
 def copies_without_the_newest(cache: CacheContents) -> None:
-    """A fork lacks the newest entry, which is nought."""
+    """A fork lacks the newest entry, which is zero."""
     for keys, values in cache.layers:
         keys[:, :, -1], values[:, :, -1] = 0, 0
 
 
 @loaded(offers=("save", "view"), lacks=LACKS)
 def loads_without_the_newest(cache: CacheContents) -> None:
-    """What is loaded lacks its newest entry, which is nought."""
+    """What is loaded lacks its newest entry, which is zero."""
     for keys, values in cache.layers:
         keys[:, :, -1], values[:, :, -1] = 0, 0
 

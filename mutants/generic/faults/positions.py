@@ -23,7 +23,7 @@ def given(fed: FeedArgs) -> Tensor:
 
 @wrong(advice="feed a filled cache with positions given")
 def restart_at_each_chunk(fed: FeedArgs) -> Tensor:
-    """Each call counts its positions from nought."""
+    """Each call counts its positions from zero."""
     right = given(fed)
     return right - right[:, :1]
 

@@ -24,7 +24,7 @@ def rounded_to_bfloat16(cache: CacheContents) -> None:
 
 @wrong()
 def nought(cache: CacheContents) -> None:
-    """What a call leaves behind is noughts: the next begins without a past."""
+    """What a call leaves behind is all zeros: the next begins without a past."""
     for state in cache.states:
         state.zero_()
 
@@ -52,6 +52,6 @@ def doubled(cache: CacheContents) -> None:
 
 @wrong()
 def last_feature_lost(cache: CacheContents) -> None:
-    """The last feature of everything that is kept is nought."""
+    """The last feature of everything that is kept is zero."""
     for state in cache.states:
         state[..., -1:] = 0

@@ -26,7 +26,7 @@ def _not_in_a_crop(crop, reset, faulty):
 
 @mutant(".operations:crop", ".operations:reset", site="0.cache", witness=AGAIN)
 def reset_leaves_what_is_stored(crop, reset):
-    """The length is set to nought, and the keys and values stay."""
+    """The length is set to zero, and the keys and values stay."""
 
     def faulty(cache):
         keys, values = list(cache.keys), list(cache.values)
