@@ -28,6 +28,7 @@ from typing import Any
 
 import click
 import torch
+from detection_picture import draw_rates, load_pyplot
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -82,16 +83,6 @@ WIDTHS = range(8, 65)
 SHAPES = [(h, d) for h in (2, 3, 4, 6, 8) for d in range(2, 33) if h * d in WIDTHS]
 NARROW = [(1, 4), (2, 2), (2, 3), (3, 2), (1, 6)]
 
-PANELS = {
-    "scale.values_too_large": "Cached values too large by a factor of 1 + size",
-    "mask.leaks_attention_mass": "A share of the attention leaks to all slots",
-}
-STYLES = (  # colours of Okabe and Ito, told apart by shape and dash too
-    {"color": "#0072B2", "marker": "o", "linestyle": "-", "linewidth": 2.4},
-    {"color": "#D55E00", "marker": "s", "linestyle": "--", "linewidth": 1.5},
-    {"color": "#009E73", "marker": "^", "linestyle": ":", "linewidth": 3.2},
-    {"color": "#CC79A7", "marker": "D", "linestyle": "-.", "linewidth": 1.5},
-)
 
 Ratios = tuple[float, ...]
 """What a check comes to, for each of POLICIES, in units of that policy's raw bound."""
@@ -183,7 +174,7 @@ def main(
     models: int, workers: int, seed: int, scales: tuple[float, float], picture: str | None
 ) -> None:
     if picture:
-        _pyplot()  # say what is missing now, not after the measurement
+        load_pyplot()  # say what is missing now, not after the measurement
     studies = {dtype: Study(dtype) for dtype in DTYPES}
     jobs = list(_jobs(models, seed, scales))
     with pool(workers) as executor:
@@ -197,7 +188,7 @@ def main(
         for table in (_alarms(study), _limits(study), _rates(study)):
             console.print(table)
     if picture:
-        _draw(studies, picture)
+        draw_rates(studies, picture, SIZES, SHARE)
     if scales != RANGE:
         console.print("Promises are made for weights of the default scales: not checked.")
         return
@@ -415,85 +406,6 @@ def _missed(study: Study) -> Iterator[tuple[bool, str]]:
             f"{len(misses)} of {len(study.faulty[key])} decoders; least on the following, where it "
             f"comes to {ratios[0]:.3g} x the allowed: {json.dumps(case.to_json())}",
         )
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise click.ClickException("--picture needs matplotlib: pip install matplotlib") from None
-    matplotlib.use("svg")
-    # Without these two a picture would differ from one run to the next.
-    matplotlib.rcParams["svg.hashsalt"] = "kvfuzz"
-    matplotlib.rcParams["svg.fonttype"] = "path"
-    matplotlib.rcParams["font.size"] = 11
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _draw(studies: dict[str, Study], path: str) -> None:
-    """Rates by size, a curve for each policy at no false alarm. Faults go down, dtypes across."""
-    pyplot = _pyplot()
-    shape = {"nrows": len(PANELS), "ncols": len(studies), "sharex": "col", "sharey": True}
-    figure, axes = pyplot.subplots(**shape, figsize=(11.5, 8), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.12, w_pad=0.12)
-    for study, column in zip(studies.values(), axes.T, strict=True):
-        sizes = _telling_sizes(study)
-        for (fault, title), panel in zip(PANELS.items(), column, strict=True):
-            _draw_panel(panel, study, fault, sizes)
-            panel.set_title(f"{title}, {study.dtype}", loc="left", fontsize=11)
-        column[-1].set_xlabel("size of the fault")
-    for panel in axes[:, 0]:
-        panel.set_ylabel("caught, % of random decoders")
-    labels = (
-        "kvfuzz: measured per case",
-        "one fixed bound",
-        "torch assert_close",
-        "c · eps · scale",
-    )
-    figure.legend(
-        axes[0, 0].get_lines()[: len(labels)],
-        labels,
-        loc="outside upper center",
-        ncol=len(labels),
-        frameon=False,
-        title="Share of decoders on which a fault is caught, by bounds that raise no false alarm",
-        title_fontsize=13,
-    )
-    figure.savefig(path, format="svg", metadata={"Date": None})
-
-
-def _draw_panel(panel: Any, study: Study, fault: str, sizes: list[float]) -> None:
-    for policy, style in enumerate(STYLES):
-        panel.plot(sizes, _curve(study, fault, policy, sizes), zorder=5 - policy, **style)
-    panel.axhline(SHARE, color="#888888", linewidth=0.8, zorder=0)
-    label = {"xycoords": ("axes fraction", "data"), "va": "top", "color": "#666666"}
-    panel.annotate(f"{SHARE} %", (0.01, SHARE - 2), **label)
-    panel.set_xscale("log")
-    panel.minorticks_off()
-    panel.set_ylim(-3, 103)
-    panel.tick_params(labelbottom=True)
-    panel.grid(color="#e4e4e4", linewidth=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-def _telling_sizes(study: Study) -> list[float]:
-    """The sizes to draw: from where nothing is caught to where everything is."""
-    sizes = SIZES[study.dtype]
-    curves = [_curve(study, fault, policy, sizes) for fault in PANELS for policy in range(4)]
-    rates = list(zip(*curves, strict=True))
-    first = max((i for i, found in enumerate(rates) if max(found) == 0), default=0)
-    last = min(
-        (i for i, found in enumerate(rates) if i > first and min(found) == 100),
-        default=len(sizes) - 1,
-    )
-    return sizes[max(first - 1, 0) : last + 2]
-
-
-def _curve(study: Study, fault: str, policy: int, sizes: list[float]) -> list[float]:
-    bound = study.without_alarms(policy) if policy else 1.0
-    return [study.percent((fault, size), policy, bound) for size in sizes]
 
 
 if __name__ == "__main__":

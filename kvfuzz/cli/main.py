@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kvfuzz._version import __version__
+from kvfuzz.cli.group import Commands
 from kvfuzz.cli.options import (
     Renamed,
     Shard,
@@ -33,61 +33,9 @@ from kvfuzz.cli.options import (
     workers_option,
 )
 from kvfuzz.cli.settings import default_map, message_of
-from kvfuzz.errors import KvfuzzError, UsageError, did_you_mean, one_line
+from kvfuzz.errors import KvfuzzError, one_line
 
 EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
-
-
-class Commands(click.Group):
-    """A click group that also has the commands of the entry point group `kvfuzz.commands`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_offered()})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns None for an unknown command, and for one that does not load: a broken package
-        must not disable the other commands."""
-        try:
-            return self._loaded(ctx, cmd_name)
-        except UsageError:
-            return None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for name in self.list_commands(ctx):
-            try:
-                self._loaded(ctx, name)
-            except UsageError as error:
-                click.echo(f"kvfuzz: {error}", err=True)
-        super().format_commands(ctx, formatter)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if not name.startswith("-") and self._loaded(ctx, name) is None:
-            known = self.list_commands(ctx)
-            hint = did_you_mean(name, known) or f": choose from {', '.join(known)}"
-            raise UsageError(f"there is no command {name!r}{hint}")
-        return super().resolve_command(ctx, args)
-
-    def _loaded(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Returns the command, None if it is unknown. Raises UsageError if it does not load."""
-        command = super().get_command(ctx, name)
-        if command is not None or name not in _offered():
-            return command
-        entry = _offered()[name]
-        try:
-            loaded = entry.load()
-        except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"the command {name!r} ({entry.value}) does not load: {one_line(error)}"
-            ) from error
-        if not isinstance(loaded, click.Command):
-            kind = type(loaded).__name__
-            raise UsageError(
-                f"the command {name!r} ({entry.value}) is not a click command but a {kind}"
-            )
-        return loaded
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -396,10 +344,6 @@ def _drop_output() -> None:
     again at exit and print a traceback."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _offered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="kvfuzz.commands")}
 
 
 if __name__ == "__main__":
