@@ -1,11 +1,11 @@
-"""Off-by-one append: what a call leaves in the cache is not what it computed, in its place."""
+"""Wrong append: a call stores its tokens twice, not at all, or in the wrong slots."""
 
 import torch
 
 from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
-"""They reach into the lists of a concatenated cache, of which every layer has its own."""
+"""These faults change the lists of a concatenated cache, which hold one tensor per layer."""
 
 
 def _put(cache, layer, keys, values):
@@ -24,7 +24,7 @@ def drops_the_newest(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 1))
 def drops_the_oldest(real):
-    """Each call on a filled cache throws its first entry away, as if it were full."""
+    """Each call on a filled cache evicts the oldest entry, as if the cache were full."""
 
     def store(cache, layer, key, value):
         keys, values = _old(cache, layer)
@@ -47,7 +47,7 @@ def duplicates_the_newest(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 1), seen_in="ml-explore/mlx-swift-lm#457")
 def appends_the_history_again(real):
-    """A call on a filled cache stores what was there, and then what was there with the new."""
+    """A call on a filled cache appends all old entries again, followed by the new ones."""
 
     def store(cache, layer, key, value):
         keys, values = _old(cache, layer)
@@ -58,7 +58,7 @@ def appends_the_history_again(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 1))
 def overwrites_the_last(real):
-    """The first new entry takes the slot of the last old one: the write starts at length - 1."""
+    """The write starts at length - 1: the first new entry overwrites the last old one."""
 
     def store(cache, layer, key, value):
         keys, values = _old(cache, layer)
@@ -70,7 +70,7 @@ def overwrites_the_last(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 1))
 def one_slot_late(real):
-    """On a filled cache the write starts one slot late, and leaves an empty slot behind."""
+    """On a filled cache the write starts one slot late and leaves a slot of zeros in between."""
 
     def store(cache, layer, key, value):
         if cache.keys[layer].shape[2]:
@@ -82,7 +82,8 @@ def one_slot_late(real):
 
 @mutant("store", site="0.cache", witness=steps(2))
 def values_one_behind_keys(real):
-    """Values are stored one slot later than their keys; the slot left free holds the last one."""
+    """Values are stored one slot later than their keys; the first new slot repeats the last stored
+    value."""
 
     def store(cache, layer, key, value):
         before = cache.values[layer][:, :, -1:] if cache.values[layer].shape[2] else value[:, :, :1]
@@ -93,7 +94,7 @@ def values_one_behind_keys(real):
 
 @mutant("store", site="0.cache", witness=steps(2))
 def reversed_in_the_chunk(real):
-    """The tokens of a chunk are stored backwards."""
+    """The tokens of a chunk are stored in reverse order."""
     return lambda cache, layer, key, value: real(cache, layer, key.flip(2), value.flip(2))
 
 
@@ -101,7 +102,7 @@ def reversed_in_the_chunk(real):
     "store", site="0.cache", witness=steps(1, 2), seen_in="TransformerLensOrg/TransformerLens#386"
 )
 def first_of_a_later_chunk_only(real):
-    """A later call stores its first token only, as if every step had one."""
+    """A later call stores only its first token, as if every call fed one."""
 
     def store(cache, layer, key, value):
         new = 1 if cache.keys[layer].shape[2] else key.shape[2]
@@ -112,7 +113,7 @@ def first_of_a_later_chunk_only(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 2))
 def later_chunk_replaces_all(real):
-    """A later call of several tokens is taken for a new prompt, and the cache is emptied first."""
+    """A later chunk of several tokens is treated as a new prompt: the cache is emptied first."""
 
     def store(cache, layer, key, value):
         if key.shape[2] > 1:
@@ -125,7 +126,7 @@ def later_chunk_replaces_all(real):
 
 @mutant("store", site="0.cache", witness=steps(1, 2))
 def prepends(real):
-    """New entries are put before the old ones."""
+    """New entries are stored before the old ones instead of after them."""
 
     def store(cache, layer, key, value):
         keys, values = _old(cache, layer)
@@ -136,7 +137,7 @@ def prepends(real):
 
 @mutant("store", site="0.cache", witness=steps(1), seen_in="TrenTorch/TrenTorch#192")
 def first_token_never_stored(real):
-    """The first token of a sequence is counted, but not stored."""
+    """The first token of a sequence is counted but not stored."""
 
     def store(cache, layer, key, value):
         skipped = 0 if cache.length else 1
@@ -147,13 +148,13 @@ def first_token_never_stored(real):
 
 @mutant("store", site="0.cache", witness=steps(1), seen_in="huggingface/transformers#34232")
 def keys_stored_as_values(real):
-    """The keys go into both lists, the one of the values too."""
+    """Keys are stored as values too; the values are lost."""
     return lambda cache, layer, key, value: real(cache, layer, key, key)
 
 
 @mutant("store", site="0.cache", witness=steps(1, 2, 1), seen_in="ml-explore/mlx-lm#1039")
 def stores_a_later_chunk_twice(real):
-    """A later call of several tokens is stored twice, one time behind the other."""
+    """A later chunk of several tokens is stored twice in a row."""
 
     def store(cache, layer, key, value):
         if cache.keys[layer].shape[2] and key.shape[2] > 1:

@@ -1,6 +1,7 @@
-"""Broken causality: what comes later changes what was said before, in the uncached path.
+"""Broken causality: a later token changes earlier logits of the uncached path.
 
-An uncached run over a prefix alone is right, and the cached path is held to that: they agree.
+A prefix that runs alone has the right logits. Where a run over whole rows differs from that, the
+reference runs every prefix alone, and the cached path agrees with it: only the law sees the fault.
 """
 
 import torch
@@ -12,7 +13,7 @@ NEEDS = {"mix": ("uniform", "alternating", "shared_kv")}
 
 @mutant(".uncached:_attention", law="causality", both=True, witness=steps(1, 1))
 def last_layer_sees_the_next_token(real):
-    """In the last layer of a whole run each token attends to the one after it."""
+    """In the last layer of the uncached path, each token also attends to the next one."""
 
     def attention(config, number, layer, normed, geometry, given, note):
         if number == config.layers - 1:
@@ -28,7 +29,7 @@ def last_layer_sees_the_next_token(real):
 
 @mutant(".uncached:logits", law="causality", both=True, witness=steps(1, 1))
 def readout_takes_in_the_next_token(real):
-    """Each position of a whole run has a tenth of the logits of the position after it."""
+    """The uncached path mixes a tenth of the next position's logits into those of each position."""
 
     def logits(config, weights, tokens, note):
         answer = real(config, weights, tokens, note)

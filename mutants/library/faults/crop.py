@@ -1,4 +1,4 @@
-"""Wrong crop: what a roll-back leaves is not what was there before the slots that it drops."""
+"""Wrong crop: crop drops the wrong slots, or leaves something of them behind."""
 
 import torch
 
@@ -13,19 +13,19 @@ RING = {"cache": ("ring",), "window": (3, 5), "mix": ("uniform", "alternating")}
 
 @mutant(".storage.concatenated:Concatenated.crop", site="0.cache", witness=ROLLED)
 def keeps_one_too_many(real):
-    """One slot too few is dropped, while all are counted out."""
+    """crop keeps one slot too many in storage, but sets the right length."""
     return lambda self, length, places: real(self, length + 1 if length else 0, places)
 
 
 @mutant(".storage.concatenated:Concatenated.crop", site="0.cache", witness=ROLLED)
 def drops_one_too_many(real):
-    """One slot more is dropped than is counted out."""
+    """crop drops one slot too many from storage, but sets the right length."""
     return lambda self, length, places: real(self, max(length - 1, 0), places)
 
 
 @mutant(".storage.concatenated:Concatenated.crop", site="0.cache", witness=ROLLED)
 def drops_the_oldest_values(real):
-    """Keys lose their last slots, values their first ones."""
+    """crop drops the newest keys, but the oldest values."""
 
     def crop(self, length, places):
         values = [v[:, :, v.shape[2] - length :] for v in self.values]
@@ -42,7 +42,7 @@ def drops_the_oldest_values(real):
     needs={"layers": (2, 3)},
 )
 def forgets_the_last_layer(real):
-    """All layers are cropped but the last."""
+    """crop skips the last layer."""
 
     def crop(self, length, places):
         keys, values = self.keys[-1], self.values[-1]
@@ -60,7 +60,7 @@ def forgets_the_last_layer(real):
     seen_in="huggingface/transformers#47433",
 )
 def of_more_than_there_is_leaves_one(real):
-    """Where more slots are to be dropped than there are, the first stays."""
+    """Cropping more slots than the cache holds leaves the first one in storage."""
 
     def crop(cache, count):
         stale = None
@@ -84,7 +84,7 @@ def of_more_than_there_is_leaves_one(real):
     needs={"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform",)},
 )
 def leaves_positions_where_they_were(crop, position_index):
-    """After a crop positions go on from the length before it."""
+    """After a crop, positions continue from the length before it."""
     lost = 0
 
     def counting_crop(cache, count):
@@ -105,7 +105,7 @@ def leaves_positions_where_they_were(crop, position_index):
     needs={"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform",)},
 )
 def forgets_which_slots_are_padding(real):
-    """After a crop every slot counts as text."""
+    """crop forgets which slots are padding: all remaining ones count as real tokens."""
 
     def crop(cache, count):
         cache = real(cache, count)
@@ -123,7 +123,7 @@ def forgets_which_slots_are_padding(real):
     seen_in="vllm-project/tpu-inference#3178",
 )
 def leaves_the_recurrent_state(real):
-    """Keys and values are rolled back, the state of the recurrent layer is not."""
+    """crop rolls back keys and values, but not the state of the recurrent layer."""
     return lambda history, count: history
 
 
@@ -135,7 +135,8 @@ def leaves_the_recurrent_state(real):
     seen_in="ml-explore/mlx-swift-lm#584",
 )
 def leaves_its_entries_in_the_ring(real):
-    """Cropped entries stay in the ring, beside those that come in their place."""
+    """Cropped entries stay in the ring: attention sees them next to the tokens that replace
+    them."""
 
     def crop(self, length, places):
         held = self.held
@@ -153,7 +154,7 @@ def leaves_its_entries_in_the_ring(real):
     needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
 )
 def frees_a_block_that_is_in_use(real):
-    """The block that the next token goes into is given back, and stays in the table."""
+    """crop frees the last block of each row, which the row still uses."""
 
     def crop(self, length, places):
         real(self, length, places)
@@ -170,7 +171,7 @@ def frees_a_block_that_is_in_use(real):
     needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
 )
 def leaves_a_freed_block_in_the_table(real):
-    """Blocks that hold nothing any more are given back, and used all the same."""
+    """crop frees the blocks that it empties, but leaves them in the row's block table."""
 
     def crop(self, length, places):
         tables = [list(table) for table in self.tables]
@@ -188,7 +189,7 @@ def leaves_a_freed_block_in_the_table(real):
     needs={"cache": ("static",), "mix": ("uniform",)},
 )
 def leaves_its_slots_in_sight(crop, entry_places):
-    """Slots that were cropped away are still attended to, until they are written again."""
+    """Attention still sees cropped slots until new tokens overwrite them."""
     longest = 0
 
     def watching_crop(cache, count):
@@ -213,7 +214,7 @@ def leaves_its_slots_in_sight(crop, entry_places):
     seen_in="paiml/aprender#2014",
 )
 def empties_the_cache(real):
-    """A roll-back drops everything, and counts what should have stayed."""
+    """crop drops all slots from storage, but sets the length that should remain."""
     return lambda self, length, places: real(self, 0, places)
 
 
@@ -225,7 +226,8 @@ def empties_the_cache(real):
     needs={"cache": ("concatenated", "static"), "mix": ("recurrent",)},
 )
 def leaves_the_tail_of_the_convolution(real):
-    """The hidden state is rolled back, what the convolution reads next is not."""
+    """crop rolls back the hidden state of the recurrent layer, but not the inputs that its
+    convolution keeps."""
 
     def crop(history, count):
         kept = real(history, count)
@@ -237,10 +239,10 @@ def leaves_the_tail_of_the_convolution(real):
 @mutant(
     ".storage.static:Static.crop",
     needs={"cache": ("static",)},
-    equivalent="slots behind the length are hidden until they are written again",
+    equivalent="slots past the length are hidden until they are overwritten",
 )
 def wipes_what_it_drops(real):
-    """Slots that are cropped away are filled with noughts."""
+    """crop fills the dropped slots with zeros."""
 
     def crop(self, length, places):
         real(self, length, places)

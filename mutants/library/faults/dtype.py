@@ -1,4 +1,4 @@
-"""Wrong dtype: what is stored in the cache has lost digits on the way."""
+"""Wrong dtype: keys or values lose precision when they are stored."""
 
 import torch
 
@@ -7,19 +7,19 @@ from mutants.mutant import mutant, steps
 
 @mutant("store", site="0.cache", witness=steps(1))
 def rounds_to_float16(real):
-    """Keys and values are stored in float16, whatever the model computes in."""
+    """Keys and values are stored in float16, whatever the dtype of the model."""
     return _rounded(real, torch.float16)
 
 
 @mutant("store", site="0.cache", witness=steps(1))
 def rounds_to_bfloat16(real):
-    """Keys and values are stored in bfloat16, whatever the model computes in."""
+    """Keys and values are stored in bfloat16, whatever the dtype of the model."""
     return _rounded(real, torch.bfloat16)
 
 
 @mutant("store", site="0.cache", witness=steps(1))
 def rounds_to_int8(real):
-    """Keys and values are stored as multiples of a 127th of the largest entry of their head."""
+    """Keys and values are rounded to int8, with a scale per token and head (absmax / 127)."""
 
     def coarse(x):
         step = x.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
@@ -30,7 +30,7 @@ def rounds_to_int8(real):
 
 @mutant("store", site="0.cache", witness=steps(1))
 def rounds_values_alone(real):
-    """Values are stored in float16, keys as they are."""
+    """Values are stored in float16; keys keep the dtype of the model."""
     return lambda cache, layer, key, value: real(
         cache, layer, key, value.to(torch.float16).to(value.dtype)
     )

@@ -1,4 +1,4 @@
-"""Wrong copy: a fork lacks something, or is not independent of what it is a copy of."""
+"""Wrong copy: a fork lacks something, or shares storage with its original."""
 
 from kvfuzz.case.schedule import Fork, Padded, Switch
 from kvfuzz.subjects.zoo import recurrence
@@ -10,7 +10,7 @@ BACK = (2, Fork(), 1, Switch(0), 1)
 
 @mutant(".operations:copy", site="0.cache", witness=steps(*BACK))
 def shares_its_storage(real):
-    """The copy has a length of its own, and the keys and values of the original."""
+    """A fork has its own length, but shares keys and values with the original."""
 
     def copy(cache):
         copied = real(cache)
@@ -27,7 +27,8 @@ def shares_its_storage(real):
     needs={"cache": ("paged",)},
 )
 def takes_the_last_block_with_it(real):
-    """The block that the next token goes into is the copy's alone: the original has a new one."""
+    """The fork takes the last block of each row; the original gets an unwritten one in its
+    place."""
 
     def copy(self):
         copied = real(self)
@@ -45,7 +46,7 @@ def takes_the_last_block_with_it(real):
     needs={"cache": ("concatenated", "static", "paged", "prefix")},
 )
 def forgets_which_slots_are_padding(real):
-    """In the copy every slot counts as text."""
+    """A fork forgets which slots are padding: all count as real tokens."""
 
     def copy(cache):
         copied = real(cache)
@@ -62,7 +63,7 @@ def forgets_which_slots_are_padding(real):
     needs={"mix": ("recurrent",)},
 )
 def starts_the_recurrent_state_anew(real):
-    """Keys and values are copied, the state of the recurrent layer is not."""
+    """A fork copies keys and values, but resets the state of the recurrent layer."""
 
     def copy(cache):
         copied = real(cache)
@@ -74,7 +75,7 @@ def starts_the_recurrent_state_anew(real):
 
 @mutant(".storage.concatenated:Concatenated.copy", site="0.cache", witness=steps(1, Fork(), 1))
 def lacks_the_newest(real):
-    """The last slot is not copied."""
+    """A fork lacks the newest slot."""
 
     def copy(self):
         copied = real(self)
@@ -91,7 +92,7 @@ def lacks_the_newest(real):
     seen_in="turboderp-org/exllamav2#226",
 )
 def holds_nothing(real):
-    """The copy counts the slots of the original, and has none of what they hold."""
+    """A fork copies the length, but none of the keys and values."""
 
     def copy(self):
         copied = real(self)

@@ -1,4 +1,4 @@
-"""Broken frame: what a cache holds is changed, or shown, otherwise than a step says; and the logits
+"""Broken frame: a step changes or hides stored entries that it should leave alone, and the logits
 do not show it."""
 
 import torch
@@ -12,7 +12,7 @@ NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 
 @mutant("admit", law="frame", witness=steps(1, 1))
 def rewrites_the_last_bit_of_the_past(real):
-    """Every call stores what was there again, with another last bit."""
+    """Every call changes the last bit of all stored keys and values."""
 
     def admit(cache, tokens, mask, positions):
         for tensors in (cache.keys, cache.values):
@@ -24,7 +24,7 @@ def rewrites_the_last_bit_of_the_past(real):
 
 @mutant("admit", law="frame", witness=steps(Padded(2, "left", (1,)), 1))
 def wipes_what_padding_left(real):
-    """The keys and values of padding, which nobody reads, are overwritten by the next call."""
+    """A later call overwrites the keys and values of padding, which no query reads, with zeros."""
 
     def admit(cache, tokens, mask, positions):
         if cache.places is not None:
@@ -38,7 +38,7 @@ def wipes_what_padding_left(real):
 
 @mutant(".operations:view", law="frame", witness=steps(1, 1))
 def shows_one_entry_too_few(real):
-    """The newest entry is there, and is not shown."""
+    """`view` leaves out the newest entry, which is stored."""
     return lambda config, cache: [
         pair and tuple(x[:, :, :-1] for x in pair) for pair in real(config, cache)
     ]

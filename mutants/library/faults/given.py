@@ -1,4 +1,5 @@
-"""Optional arguments: positions or a mask that a call is given are read wrongly, or not at all."""
+"""Optional arguments: a call misreads the positions or the mask that it is given, or ignores
+them."""
 
 import torch
 
@@ -11,7 +12,7 @@ TOLD = ("mask", "positions")
 
 @mutant("placed", site="position", witness=steps(Padded(2, "left", (1,)), given=TOLD))
 def positions_make_way_for_slot_numbers(real):
-    """A call that is given positions takes the numbers of its slots instead."""
+    """A call ignores the positions that it is given and uses slot numbers."""
 
     def placed(before, length, tokens, mask, given):
         if given is not None:
@@ -23,7 +24,7 @@ def positions_make_way_for_slot_numbers(real):
 
 @mutant("placed", site="position", witness=steps(1, 1, given=("positions",)))
 def positions_are_taken_for_offsets(real):
-    """The length of the cache is added to positions that have it in them."""
+    """The cache length is added to the given positions, which already include it."""
 
     def placed(before, length, tokens, mask, given):
         return real(before, length, tokens, mask, given if given is None else given + length)
@@ -33,7 +34,7 @@ def positions_are_taken_for_offsets(real):
 
 @mutant("placed", site="position", witness=steps(Padded(2, "left", (0, 1)), rows=2, given=TOLD))
 def positions_of_the_first_row_are_read_for_all(real):
-    """Of the positions that are given the first row is used for every row."""
+    """All rows get the positions that are given for the first row."""
 
     def placed(before, length, tokens, mask, given):
         return real(before, length, tokens, mask, given if given is None else given[:1] + 0 * given)
@@ -48,7 +49,7 @@ def positions_of_the_first_row_are_read_for_all(real):
     seen_in="TransformerLensOrg/TransformerLens#772",
 )
 def mask_is_read_from_its_beginning(real):
-    """A later call takes the first columns of the mask for those of its new tokens."""
+    """A later call reads the first columns of the mask as those of its new tokens."""
 
     def placed(before, length, tokens, mask, given):
         if mask is not None:
@@ -60,7 +61,7 @@ def mask_is_read_from_its_beginning(real):
 
 @mutant("admit", site="0.attention", witness=steps(2, 1, given=("mask",)))
 def mask_hides_what_is_there(real):
-    """A later call with a mask that has no padding in it hides the first slot of all."""
+    """A later call with a mask that has no padding hides the first slot of every row."""
 
     def admit(cache, tokens, mask, positions):
         real(cache, tokens, mask, positions)

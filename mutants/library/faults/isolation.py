@@ -1,7 +1,7 @@
-"""Broken isolation: a row depends on the others of its batch, alike in both paths.
+"""Broken isolation: a row depends on the other rows of its batch, in both paths alike.
 
-The uncached path, which runs first, keeps something of the last batch of several rows, and the
-cached path uses it.
+The uncached path runs first and keeps a value of the last batch of several rows, which the cached
+path then uses too.
 """
 
 from mutants.mutant import mutant, steps
@@ -9,7 +9,7 @@ from mutants.mutant import mutant, steps
 
 @mutant(".uncached:logits", "logits", law="isolation", both=True, witness=steps(1, 1, rows=2))
 def one_temperature_for_the_batch(uncached, cached):
-    """Logits are scaled by a number that the first tokens of the whole batch make."""
+    """Logits are scaled by a factor computed from the first tokens of all rows."""
     scale = 1.0
 
     def whole(config, weights, tokens, note):
@@ -23,7 +23,7 @@ def one_temperature_for_the_batch(uncached, cached):
 
 @mutant(".maths:looked_up", "embed", law="isolation", both=True, witness=steps(1, 1, rows=2))
 def last_row_is_mixed_into_all(looked_up, embed):
-    """A little of the first token of the last row is in the record of every token."""
+    """An eighth of the embedding of the last row's first token is added to every embedding."""
     token = None
 
     def whole(table, index):

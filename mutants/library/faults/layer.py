@@ -1,4 +1,4 @@
-"""Wrong layer's cache: a layer reads or writes what belongs to another one."""
+"""Wrong layer: a layer reads or writes the cache of another layer."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from mutants.mutant import mutant, steps
 
 NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating"), "layers": (2, 3)}
-"""Every layer has keys and values of its own, in a list, and there is another layer."""
+"""The cache is a list with one tensor per layer, and there are at least two layers."""
 
 
 def _below(layer):
@@ -56,7 +56,7 @@ def values_of_the_layer_below(real):
 
 @mutant("store", "fetch", site="1.cache", witness=steps(1, 1))
 def prefix_of_the_layer_below(store, fetch):
-    """Each layer attends to its own new keys and values, but to the layer below's earlier ones."""
+    """Each layer attends to its own new keys and values, but to the prefix of the layer below."""
     new = 0
 
     def counting_store(cache, layer, key, value):
@@ -75,7 +75,7 @@ def prefix_of_the_layer_below(store, fetch):
 
 @mutant("store", "fetch", site="1.cache", witness=steps(1, 1))
 def reads_the_layer_below_on_decode(store, fetch):
-    """With one new token, each layer attends to the cache of the layer below it."""
+    """In a decode step, each layer attends to the cache of the layer below it."""
     single = False
 
     def watching_store(cache, layer, key, value):
@@ -88,20 +88,20 @@ def reads_the_layer_below_on_decode(store, fetch):
 
 @mutant("fetch", site="0.cache", witness=steps(1))
 def layers_in_reverse_order(real):
-    """The first layer reads the last one's cache, the second the last but one's, and so on."""
+    """Layers read the caches in reverse order: the first layer reads the last one's, and so on."""
     return lambda cache, layer: real(cache, len(cache.keys) - 1 - layer)
 
 
 @mutant("fetch", site="1.cache", witness=steps(1))
 def one_value_list_for_all_layers(real):
-    """Every layer reads the values of layer 1, through a list that all of them share."""
+    """Every layer reads the values of layer 0."""
     return lambda cache, layer: (real(cache, layer)[0], real(cache, 0)[1])
 
 
 @mutant("look_back", site="0.kv", witness=steps(1), seen_in="TrenTorch/TrenTorch#141")
 def runs_the_last_one_in_every_layer(real):
-    """Attention has the last layer's matrices in every layer, with the layer's own cache: what was
-    wrapped for each is the variable of the loop over them."""
+    """Attention in every layer uses the last layer's weights, but its own cache: the function that
+    wraps each layer captures the loop variable, not its value."""
 
     def look_back(config, weights, layer, *rest):
         last = replace(weights, layers=weights.layers[-1:] * len(weights.layers))

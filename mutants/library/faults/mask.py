@@ -1,4 +1,4 @@
-"""Wrong mask: attention reaches where it should not, or not where it should."""
+"""Wrong mask: attention sees entries that it should not see, or misses some that it should."""
 
 import torch
 
@@ -14,8 +14,7 @@ from mutants.mutant import mutant, steps
     sizes={"float64": 1e-12, "float32": 1e-4},
 )
 def leaks_attention_mass(real, size):
-    """A share of the attention, its size, is spread evenly over all visible slots, as if a mask
-    were added a little too softly."""
+    """A fraction `size` of the attention weight is spread evenly over all visible slots."""
 
     def attend(config, weights, layer, query, keys, values, index):
         exact = real(config, weights, layer, query, keys, values, index)
@@ -32,12 +31,13 @@ def leaks_attention_mass(real, size):
     seen_in="lucidrains/x-transformers#187",
 )
 def aligned_at_the_first_slot(real):
-    """The causal mask of a call begins at the first slot: one new token sees that alone."""
+    """The causal mask of a call starts at the first slot, as if the cache were empty: a single new
+    token sees only that slot."""
     return lambda config, index, slots: real(config, index - index[..., :1], slots)
 
 
 def _places_of(index, keys):
-    """The positions of the new tokens, and those of the entries that `keys` has."""
+    """Returns the positions of the new tokens, and of the entries in `keys`."""
     return index if isinstance(index, Places) else (index, torch.arange(keys.shape[2]))
 
 
@@ -45,7 +45,8 @@ PLAIN = {"mix": ("uniform",), "window": (None,), "cache": ("concatenated", "stat
 
 
 def _not_causal(real, calls):
-    """A mask by which each token of the `calls` sees its whole call, and all before it."""
+    """Returns a mask in which each token sees its whole call and everything before it, where
+    `calls` holds for the positions of the call."""
 
     def visible(config, index, slots):
         seen = real(config, index, slots)
@@ -57,20 +58,20 @@ def _not_causal(real, calls):
 
 
 def is_later(index):
-    """Whether no row of a call with the positions `index` is at its beginning."""
+    """Whether no row of a call at the positions `index` starts at position 0."""
     return bool((index.amin(-1) > 0).all())
 
 
 @mutant("visible", site="0.attention", witness=steps(1, 2), seen_in="QwenLM/Qwen#979", needs=PLAIN)
 def not_causal_in_a_later_chunk(real):
-    """Once there is something in the cache, each token of a chunk sees the whole chunk."""
+    """In a later chunk, each token sees the whole chunk: there is no causal mask within it."""
     return _not_causal(real, is_later)
 
 
 @mutant("visible", site="0.attention", witness=steps(2), seen_in="Mikyx-1/TinyLLM#18", needs=PLAIN)
 def not_causal_in_a_prompt(real):
-    """A prompt comes with a cache, and is taken for a single token: each of its tokens sees the
-    whole prompt."""
+    """A prompt is fed with a cache and therefore treated as a decode step: without a causal mask,
+    each of its tokens sees the whole prompt."""
     return _not_causal(real, lambda index: not is_later(index))
 
 
@@ -82,8 +83,8 @@ def not_causal_in_a_prompt(real):
     needs={**PLAIN, "positions": ("alibi",)},
 )
 def makes_way_for_the_penalty(real):
-    """Without a mask from outside the penalty for distance is all the mask that there is: each
-    token of a call sees the whole call."""
+    """Without a mask argument, the ALiBi penalty replaces the causal mask: each token sees its
+    whole call."""
     return _not_causal(real, lambda index: index.dim() == 1)
 
 
@@ -95,8 +96,8 @@ def makes_way_for_the_penalty(real):
     needs={"mix": ("uniform", "alternating")},
 )
 def aligned_at_the_first_slot_in_a_chunk(real):
-    """The causal mask of several tokens is a square at the first slot: they do not see what is
-    between that and them."""
+    """The causal mask of a later chunk is a square aligned at the first slot: its token i sees only
+    slots 0 to i."""
 
     def visible(config, index, slots):
         first = index[..., :1] if index.shape[-1] > 1 else 0
@@ -107,10 +108,10 @@ def aligned_at_the_first_slot_in_a_chunk(real):
 
 @mutant(
     "attend",
-    equivalent="a hidden entry has no share of the attention, whatever it holds",
+    equivalent="a masked entry gets no attention weight, whatever it holds",
 )
 def wipes_what_the_call_does_not_see(real):
-    """Keys and values that are hidden from every token of a call are noughts to it."""
+    """Entries that are masked for every token of a call are replaced by zeros in that call."""
 
     def attend(config, weights, layer, query, keys, values, index):
         queries, slots = _places_of(index, keys)

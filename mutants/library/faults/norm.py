@@ -1,4 +1,4 @@
-"""Skipped norm: the cached path normalises less, or otherwise, than the uncached one."""
+"""Wrong norm: the cached path skips a norm, or computes it otherwise than the uncached path."""
 
 import torch
 
@@ -8,25 +8,25 @@ from mutants.mutant import mutant, steps
 
 @mutant("attention_norm", site="0.norm", witness=steps(1))
 def skips_before_attention(real):
-    """The record goes into the projections as it is."""
+    """The norm before attention is skipped."""
     return lambda config, weights, layer, x: x
 
 
 @mutant("mlp_norm", site="0.mlp_norm", witness=steps(1))
 def skips_before_the_mlp(real):
-    """The record goes into the MLP as it is."""
+    """The norm before the MLP is skipped."""
     return lambda config, weights, layer, x: x
 
 
 @mutant("final_norm", site="final_norm", witness=steps(1))
 def skips_before_the_readout(real):
-    """The record goes into the readout as it is."""
+    """The final norm is skipped."""
     return lambda config, weights, x: x
 
 
 @mutant("attention_norm", site="0.norm", witness=steps(1))
 def skips_on_single_tokens(real):
-    """A call of one token is not normalised before attention."""
+    """A call of one token skips the norm before attention."""
     return lambda config, weights, layer, x: (
         x if x.shape[1] == 1 else real(config, weights, layer, x)
     )
@@ -34,7 +34,7 @@ def skips_on_single_tokens(real):
 
 @mutant("position_index", "attention_norm", site="0.norm", witness=steps(1, 2))
 def skips_on_later_chunks(position_index, attention_norm):
-    """A later call of several tokens is not normalised before attention."""
+    """A later chunk of several tokens skips the norm before attention."""
     filled = False
 
     def watching_index(config, cache, tokens):
@@ -50,25 +50,25 @@ def skips_on_later_chunks(position_index, attention_norm):
 
 @mutant("attention_norm", "project", site="0.kv", witness=steps(2))
 def skips_for_keys(attention_norm, project):
-    """Keys are made from the record before its normalisation; queries and values after it."""
+    """Keys are projected without the norm before attention; queries and values with it."""
     return _mixed(attention_norm, project, lambda plain, raw: (plain[0], raw[1], plain[2]))
 
 
 @mutant("attention_norm", "project", site="0.kv", witness=steps(1))
 def skips_for_values(attention_norm, project):
-    """Values are made from the record before its normalisation; queries and keys after it."""
+    """Values are projected without the norm before attention; queries and keys with it."""
     return _mixed(attention_norm, project, lambda plain, raw: (plain[0], plain[1], raw[2]))
 
 
 @mutant("attention_norm", site="1.norm", witness=steps(1), needs={"layers": (2, 3)})
 def skips_in_the_second_layer(real):
-    """The second layer does not normalise before attention."""
+    """The second layer skips the norm before attention."""
     return lambda config, weights, layer, x: x if layer == 1 else real(config, weights, layer, x)
 
 
 @mutant("attention_norm", site="0.norm", witness=steps(1))
 def normalises_twice(real):
-    """The record is normalised before attention, and what comes out once more."""
+    """The norm before attention is applied twice."""
     return lambda config, weights, layer, x: real(
         config, weights, layer, real(config, weights, layer, x)
     )
@@ -76,13 +76,13 @@ def normalises_twice(real):
 
 @mutant("attention_norm", "mlp_norm", site="0.norm", witness=steps(1))
 def exchanges_the_two_of_a_layer(attention_norm, mlp_norm):
-    """The norm before attention and the one before the MLP have changed places."""
+    """Each layer swaps the norm before attention with the one before the MLP."""
     return mlp_norm, attention_norm
 
 
 @mutant("attention_norm", site="0.norm", witness=steps(2))
 def statistics_of_the_first_token(real):
-    """A chunk is scaled by the statistics of its first token."""
+    """All tokens of a chunk are normalised with the statistics of the first one."""
 
     def norm(config, weights, layer, x):
         first = x[:, :1]
@@ -96,13 +96,13 @@ def statistics_of_the_first_token(real):
 
 @mutant("final_norm", site="final_norm", witness=steps(1))
 def skips_before_the_readout_on_single_tokens(real):
-    """A call of one token is not normalised before the readout."""
+    """A call of one token skips the final norm."""
     return lambda config, weights, x: x if x.shape[1] == 1 else real(config, weights, x)
 
 
 @mutant("final_norm", site="final_norm", witness=steps(1))
 def forgets_the_gain_before_the_readout(real):
-    """The final normalisation leaves its learned gain out."""
+    """The final norm does not multiply by its learned gain."""
 
     def norm(config, weights, x):
         norm = weights.final_norm
@@ -113,8 +113,8 @@ def forgets_the_gain_before_the_readout(real):
 
 
 def _mixed(attention_norm, project, choose):
-    """A norm that remembers its record, and a projection that chooses from the query, key and
-    value of the normalised record and those of the raw one."""
+    """Returns a norm that remembers its input, and a projection in which `choose` picks from the
+    query, key and value of the norm's output and those of its input."""
     record = None
 
     def watching_norm(config, weights, layer, x):
@@ -130,7 +130,7 @@ def _mixed(attention_norm, project, choose):
 
 
 def _spread(config, x):
-    """What `x` [batch, 1, width] is divided by in its normalisation [batch, 1, 1]."""
+    """Returns the divisor [batch, 1, 1] that the norm of `x` [batch, 1, width] applies."""
     centred = x - x.mean(-1, keepdim=True) if config.norm == "layernorm" else x
     return (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
 

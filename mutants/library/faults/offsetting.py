@@ -1,8 +1,7 @@
-"""Offsetting pairs: two faults of which the second undoes the first, before the logits show it.
+"""Offsetting pairs: two faults, of which the second undoes the first before the logits.
 
-The logits are right, and the states between the two faults are not: whoever reads those, or mends
-one fault without the other, gets wrong answers. No comparison of logits can tell; that of states
-does.
+The logits are right, but the states between the two faults are wrong: whoever reads those states,
+or fixes only one fault, gets wrong answers. Comparing logits cannot show it; comparing states does.
 """
 
 import torch
@@ -11,7 +10,7 @@ from mutants.mutant import LATENT, mutant, steps
 
 NEEDS = {"mix": ("uniform", "alternating")}
 ONE_SLOT_EACH = {"cache": ("concatenated", "static", "paged", "prefix")}
-"""Storage that gives every slot back as it was written, and in order."""
+"""Storages that return every slot in order, as it was written."""
 SHIFT = 0.25
 
 
@@ -23,13 +22,14 @@ SHIFT = 0.25
     needs={"norm": ("layernorm",), "positions": ("learned",)},
 )
 def shifts_a_record_that_every_norm_centres(real):
-    """The position record is too large by a constant in all channels, which layer norms remove."""
+    """The embeddings are too large by a constant in all channels, which every layer norm
+    subtracts."""
     return lambda config, weights, tokens, index: real(config, weights, tokens, index) + SHIFT
 
 
 @mutant("attention_norm", "project", law=LATENT, site="0.norm", witness=steps(1, 1))
 def doubles_the_norm_and_halves_what_is_projected(attention_norm, project):
-    """The gain of the norm before attention counts twice, and the projections take the half."""
+    """The output of the norm before attention is doubled, and the projections halve their input."""
 
     def norm(config, weights, layer, x):
         return 2 * attention_norm(config, weights, layer, x)
@@ -42,7 +42,7 @@ def doubles_the_norm_and_halves_what_is_projected(attention_norm, project):
 
 @mutant("project", law=LATENT, site="0.kv", witness=steps(1, 1))
 def doubles_keys_and_halves_queries(real):
-    """Keys are scaled by 2 and queries by 1/2, as if the scale of attention were in the cache."""
+    """Keys are doubled and queries are halved, so that their products stay the same."""
 
     def project(config, weights, layer, normed, index):
         query, key, value = real(config, weights, layer, normed, index)
@@ -59,7 +59,8 @@ def doubles_keys_and_halves_queries(real):
     needs={"positions": ("rope",)},
 )
 def turns_keys_and_queries_one_position_further(real):
-    """Keys and queries are both turned as at the next position: only their distance counts."""
+    """RoPE rotates keys and queries as if at the next position; scores depend only on their
+    distance."""
     return lambda config, index, like: real(config, index + 1, like)
 
 
@@ -72,7 +73,7 @@ def turns_keys_and_queries_one_position_further(real):
     needs={"kv_heads": (2,)},
 )
 def exchanges_the_heads_and_back(project, attend):
-    """Key and value heads are stored under each other's number, and read so, with their queries."""
+    """Query, key and value heads are permuted by the projection and permuted back by attention."""
 
     def projected(config, weights, layer, normed, index):
         query, key, value = project(config, weights, layer, normed, index)
@@ -95,8 +96,8 @@ def exchanges_the_heads_and_back(project, attend):
     needs=ONE_SLOT_EACH,
 )
 def adds_a_constant_to_every_key(real):
-    """Every key is too large by the same vector: each query finds all of them nearer by as much,
-    and the softmax takes that away."""
+    """A constant is added to every stored key: it shifts all scores of a query equally, which the
+    softmax ignores."""
     return lambda cache, layer, key, value: real(cache, layer, key + SHIFT, value)
 
 
@@ -109,7 +110,7 @@ def adds_a_constant_to_every_key(real):
     needs=ONE_SLOT_EACH,
 )
 def negates_values_and_what_is_made_of_them(store, attend):
-    """Values are stored with the wrong sign, and so is what goes into the out projection."""
+    """Values are stored negated, and the output of attention is negated again."""
 
     def stored(cache, layer, key, value):
         store(cache, layer, key, -value)
@@ -130,8 +131,8 @@ def negates_values_and_what_is_made_of_them(store, attend):
     },
 )
 def permutes_keys_and_values_of_the_past_together(real):
-    """What was stored before a call is read backwards, keys and values alike: all of it is seen by
-    every new token, whatever its order."""
+    """A call reads the keys and values of its prefix in reverse order; every new token sees all of
+    them, so that their order does not matter."""
 
     def backwards(x, past):
         return torch.cat((x[:, :, :past].flip(2), x[:, :, past:]), 2)
@@ -152,8 +153,8 @@ def permutes_keys_and_values_of_the_past_together(real):
     witness=steps(1, 1),
 )
 def adds_to_the_residual_stream_and_takes_it_away(attention_residual, mlp_norm, mlp_residual):
-    """The residual after attention is too large by a constant, which the MLP's norm and its
-    residual connection subtract."""
+    """A constant is added to the residual stream after attention; the MLP's norm and its residual
+    connection subtract it."""
     return (
         lambda x, attention: attention_residual(x, attention) + SHIFT,
         lambda config, weights, layer, x: mlp_norm(config, weights, layer, x - SHIFT),
@@ -163,13 +164,13 @@ def adds_to_the_residual_stream_and_takes_it_away(attention_residual, mlp_norm, 
 
 @mutant("mlp", "mlp_residual", law=LATENT, site="0.mlp", witness=steps(1, 1))
 def negates_the_mlp_and_subtracts_it(mlp, mlp_residual):
-    """The MLP gives its output with the wrong sign, and the residual connection subtracts it."""
+    """The MLP returns its output negated, and the residual connection subtracts it."""
     return lambda *args: -mlp(*args), lambda x, hidden: mlp_residual(x, -hidden)
 
 
 @mutant("final_norm", "readout", law=LATENT, site="final_norm", witness=steps(1, 1))
 def doubles_the_final_norm_and_halves_the_readout(final_norm, readout):
-    """The gain of the final normalisation counts twice, and the readout takes the half."""
+    """The output of the final norm is doubled, and the readout halves its input."""
     return (
         lambda *args: 2 * final_norm(*args),
         lambda weights, x: readout(weights, x / 2),

@@ -1,4 +1,4 @@
-"""Wrong padding: what only fills a row up is seen, counted or forgotten."""
+"""Wrong padding: padding is attended to, counted as positions, or forgotten."""
 
 import torch
 
@@ -21,19 +21,19 @@ def _with_new(mask, length, new):
 
 @mutant("admit", site="position", witness=steps(LEFT), seen_in="huggingface/transformers#22382")
 def is_taken_for_text(real):
-    """The mask is ignored: padding is seen and counted."""
+    """The mask is ignored: padding is attended to and counted as positions."""
     return lambda cache, tokens, mask, positions: real(cache, tokens, None, positions)
 
 
 @mutant("placed", site="position", witness=steps(LEFT, 1), seen_in="thu-nics/C2C#19")
 def of_earlier_calls_is_forgotten(real):
-    """A later call takes every slot that is there already for text."""
+    """A later call forgets which earlier slots are padding: all count as real tokens."""
     return lambda before, length, tokens, mask, given: real(None, length, tokens, mask, None)
 
 
 @mutant("placed", site="position", witness=steps(LEFT), seen_in="huggingface/transformers#22069")
 def is_counted_as_positions(real):
-    """Padding is hidden, and the position of a token is the number of its slot."""
+    """Padding is masked, but counts as positions: a token's position is its slot number."""
 
     def placed(before, length, tokens, mask, given):
         slots = torch.arange(length, length + tokens.shape[1]).expand_as(tokens)
@@ -44,7 +44,7 @@ def is_counted_as_positions(real):
 
 @mutant("placed", site="position", witness=steps(LEFT))
 def on_the_left_is_taken_for_text(real):
-    """Only what comes behind the text of a call is hidden."""
+    """Padding on the left of a call counts as real tokens; only padding on the right is masked."""
 
     def placed(before, length, tokens, mask, given):
         if mask is not None:
@@ -57,7 +57,7 @@ def on_the_left_is_taken_for_text(real):
 
 @mutant("placed", site="position", witness=steps(RIGHT, 1))
 def on_the_right_is_taken_for_text(real):
-    """Only what comes before the text of a call is hidden."""
+    """Padding on the right of a call counts as real tokens; only padding on the left is masked."""
 
     def placed(before, length, tokens, mask, given):
         if mask is not None:
@@ -70,7 +70,7 @@ def on_the_right_is_taken_for_text(real):
 
 @mutant("entry_places", site="0.attention", witness=steps(LEFT))
 def in_front_of_a_row_is_seen(real):
-    """What stands before the first token of a row is attended to, at position 0."""
+    """Padding before the first token of a row is attended to, at position 0."""
 
     def places(cache, layer, count):
         found = real(cache, layer, count)
@@ -84,7 +84,7 @@ def in_front_of_a_row_is_seen(real):
 
 @mutant("placed", site="position", witness=steps(Padded(2, "left", (0, 1)), rows=2))
 def of_the_first_row_is_that_of_all(real):
-    """Every row is masked as the first one is."""
+    """All rows use the mask of the first row."""
 
     def placed(before, length, tokens, mask, given):
         mask = mask if mask is None else mask[:1].expand_as(mask)
@@ -100,7 +100,7 @@ def of_the_first_row_is_that_of_all(real):
     seen_in="unslothai/unsloth#3699",
 )
 def leaves_all_rows_at_the_positions_of_the_first(real):
-    """One row of positions serves the batch, however much padding each row has."""
+    """All rows get the positions of the first row, however much padding each has."""
 
     def index(config, cache, tokens):
         found = real(config, cache, tokens)
@@ -116,7 +116,7 @@ def leaves_all_rows_at_the_positions_of_the_first(real):
     seen_in="mosaicml/examples#257",
 )
 def restarts_the_count_of_text(real):
-    """With a mask, positions count the text of the call alone, not that before it."""
+    """With a mask, positions restart in every call: they count only the tokens of that call."""
 
     def placed(before, length, tokens, mask, given):
         if mask is None:
@@ -135,7 +135,7 @@ def restarts_the_count_of_text(real):
     seen_in="OpenNMT/OpenNMT-py#2532",
 )
 def is_seen_on_decode(admit, entry_places):
-    """With one new token the padding before it is attended to, at position 0."""
+    """In a decode step, earlier padding is attended to, at position 0."""
     single = False
 
     def watching_admit(cache, tokens, mask, positions):

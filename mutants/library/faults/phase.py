@@ -1,4 +1,4 @@
-"""Wrong phase: a position is turned, or weighted, by another angle or slope than its own."""
+"""Wrong phase: RoPE rotates by the wrong angles, or ALiBi applies the wrong penalty."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from mutants.mutant import mutant, steps
 
 ROPE: dict[str, Any] = {"positions": ("rope",)}
 PAIRS: dict[str, Any] = {"positions": ("rope",), "head_dim": (4, 8)}
-"""There is more than one pair to turn, each by a frequency of its own."""
+"""There is more than one pair to rotate, each with its own frequency."""
 TURNED: dict[str, Any] = {**PAIRS, "mix": ("uniform", "alternating")}
 PAIRED: dict[str, Any] = {"positions": "rope", "head_dim": 4}
 ALIBI: dict[str, Any] = {"positions": ("alibi",)}
@@ -25,7 +25,7 @@ ALIBI: dict[str, Any] = {"positions": ("alibi",)}
     sizes={"float64": 1e-12, "float32": 3e-4},
 )
 def angles_too_large(real, size):
-    """Every rotary angle is too large by a factor of 1 + size."""
+    """Every RoPE angle is too large by a factor of 1 + size."""
     return lambda config, index, like: real(config, index, like) * (1 + size)
 
 
@@ -37,7 +37,7 @@ def angles_too_large(real, size):
     sizes={"float64": 1e-11, "float32": 1e-3},
 )
 def slopes_too_large(real, size):
-    """Every penalty for distance is too large by a factor of 1 + size."""
+    """Every ALiBi penalty is too large by a factor of 1 + size."""
     return lambda config, index, slots, like: real(config, index, slots, like) * (1 + size)
 
 
@@ -49,7 +49,7 @@ def slopes_too_large(real, size):
     needs={"positions": ("alibi",)},
 )
 def no_penalty_for_distance_on_decode(real):
-    """One new token is penalised for no distance at all, though there is a past."""
+    """A call of one token applies no ALiBi penalty."""
 
     def bias(config, index, slots, like):
         found = real(config, index, slots, like)
@@ -66,7 +66,7 @@ def no_penalty_for_distance_on_decode(real):
     needs=ALIBI,
 )
 def distances_are_counted_from_the_call(real):
-    """The penalty is for the distance to a token's place in its call, whatever came before it."""
+    """ALiBi measures distances from a token's index in its call, not from its position."""
 
     def bias(config, index, slots, like):
         distance = distances(index - index[..., :1], slots).abs()
@@ -83,8 +83,8 @@ def distances_are_counted_from_the_call(real):
     needs=ROPE,
 )
 def keeps_the_angles_of_a_length(real):
-    """Angles are kept by the number of tokens alone: a call has those of the first call of as
-    many."""
+    """RoPE angles are memoised by the number of tokens alone: a call reuses those of the first call
+    of the same length."""
     kept: dict[Any, Any] = {}
     return lambda config, index, like: kept.setdefault(index.shape, real(config, index, like))
 
@@ -97,7 +97,7 @@ def keeps_the_angles_of_a_length(real):
     needs=ROPE,
 )
 def turns_cached_keys_again(real):
-    """Keys are stored turned, and turned once more whenever they are read."""
+    """Cached keys are already rotated, and every read rotates them again."""
 
     def attend(config, weights, layer, query, keys, values, index):
         here = torch.arange(keys.shape[2])
@@ -116,8 +116,8 @@ def turns_cached_keys_again(real):
     needs={**ROPE, "mix": ("uniform", "alternating")},
 )
 def turns_queries_at_the_new_length(real):
-    """Queries are turned after the cache has counted the call, keys before: a query is as many
-    positions too far as the call has tokens."""
+    """Queries are rotated after the cache length has advanced, keys before: queries are too far by
+    the number of tokens in the call."""
 
     def project(config, weights, layer, normed, index):
         late, _, _ = real(config, weights, layer, normed, index + index.shape[-1])
@@ -127,7 +127,7 @@ def turns_queries_at_the_new_length(real):
 
 
 def _turned(real, rotated):
-    """A projection whose queries and keys `rotated` turns."""
+    """Returns a projection in which `rotated` rotates queries and keys."""
 
     def project(config, weights, layer, normed, index):
         plain = replace(config, positions="none")
@@ -146,8 +146,8 @@ def _turned(real, rotated):
     needs=TURNED,
 )
 def angles_are_those_of_neighbours(real):
-    """Entry i is paired with the one half a head further, and both are turned by the angles of
-    pairs of neighbours: the two of a pair are turned by unlike angles."""
+    """Features are paired as (i, i + half), but get the angles of interleaved pairs: the two of a
+    pair are rotated by different angles."""
 
     def rotated(x, angles):
         low, high = x.chunk(2, dim=-1)
@@ -159,7 +159,7 @@ def angles_are_those_of_neighbours(real):
 
 @mutant("project", site="0.kv", witness=steps(1, 1, **PAIRED), needs=TURNED)
 def pairs_neighbours(real):
-    """Entries 2i and 2i + 1 are turned as a pair, where the weights are for i and i + half."""
+    """RoPE rotates interleaved pairs (2i, 2i + 1), but the weights expect (i, i + half)."""
 
     def rotated(x, angles):
         first, second = x[..., ::2], x[..., 1::2]
@@ -178,7 +178,7 @@ def pairs_neighbours(real):
     needs=PAIRS,
 )
 def frequencies_are_those_of_a_wider_head(real):
-    """The exponents of the frequencies are parts of twice the width that is turned."""
+    """RoPE frequencies are those of a head twice as wide."""
 
     def angles(config, index, like):
         wide = maths.rope_frequencies(2 * config.head_dim, like)[: config.head_dim // 2]
@@ -189,7 +189,7 @@ def frequencies_are_those_of_a_wider_head(real):
 
 @mutant("rope_angles", site="0.kv", witness=steps(1, 1, **PAIRED), needs=PAIRS)
 def turns_the_first_pairs_alone(real):
-    """The second half of the pairs is not turned, as with a partial rotary embedding."""
+    """RoPE rotates only the first half of the pairs, as in a partial rotary embedding."""
 
     def angles(config, index, like):
         found = real(config, index, like).clone()
@@ -201,8 +201,8 @@ def turns_the_first_pairs_alone(real):
 
 @mutant("rope_angles", site="0.kv", witness=steps(1, 1, **PAIRED), needs=PAIRS)
 def interpolates_the_slow_pairs(real):
-    """All pairs but the fastest have half their angles, as if YaRN (arXiv 2309.00071) stretched
-    the context to twice its length."""
+    """All pairs but the fastest get half their angle, as if YaRN (arXiv 2309.00071) doubled the
+    context."""
 
     def angles(config, index, like):
         found = real(config, index, like)
@@ -219,8 +219,8 @@ def interpolates_the_slow_pairs(real):
     needs=PAIRS,
 )
 def base_grows_with_the_length(real):
-    """Past 4 tokens the base grows with the length (dynamic NTK, arXiv 2309.00071) for the new
-    ones, while stored keys keep the angles that the base of their own time gave them."""
+    """Past 4 tokens the RoPE base grows with the length (dynamic NTK, arXiv 2309.00071), but stored
+    keys keep the angles of the base that they were rotated with."""
 
     def angles(config, index, like):
         growth = ((index.max() + 1) / 4).clamp(min=1).to(like.dtype)
@@ -234,9 +234,10 @@ def base_grows_with_the_length(real):
     "alibi_bias",
     needs=ALIBI,
     seen_in="vllm-project/vllm#945",
-    equivalent="a query's scores all differ from the right ones by as much, its own position times "
-    "the slope, and the softmax takes that away",
+    equivalent="all scores of a query are too large by the same amount, its position times the "
+    "slope, which the softmax ignores",
 )
 def weighs_the_place_of_the_key_alone(real):
-    """Keys gain by their position, whatever that of the query is, and lose nothing by distance."""
+    """ALiBi adds the slope times the key's position in place of subtracting the slope times the
+    distance."""
     return lambda config, index, slots, like: real(config, 0 * index, slots, like)

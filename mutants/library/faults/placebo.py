@@ -1,4 +1,4 @@
-"""Mutants that change nothing. One that is killed shows that the checker cries wolf."""
+"""Placebos: mutants that change nothing. One that is killed shows a false alarm of the checker."""
 
 from kvfuzz.subjects.zoo import operations
 from mutants.mutant import mutant
@@ -6,13 +6,13 @@ from mutants.mutant import mutant
 
 @mutant("store", placebo=True)
 def passes_through(real):
-    """Every call goes to the real append, through a function of ours."""
+    """Every append goes through a wrapper that calls the real one."""
     return lambda cache, layer, key, value: real(cache, layer, key, value)
 
 
 @mutant("fetch", placebo=True)
 def copies_what_is_read(real):
-    """The keys and values that are read are copies of those that are stored."""
+    """Attention reads copies of the stored keys and values."""
 
     def fetch(cache, layer):
         keys, values = real(cache, layer)
@@ -23,11 +23,11 @@ def copies_what_is_read(real):
 
 @mutant(".operations:crop", placebo=True)
 def crops_a_copy(real):
-    """What is cropped is a copy of the cache, and the copy is what goes on."""
+    """crop works on a copy of the cache and returns that copy."""
     return lambda cache, count: real(operations.copy(cache), count)
 
 
 @mutant(".operations:reorder", placebo=True)
 def reorders_a_copy(real):
-    """What is reordered is a copy of the cache, and the copy is what goes on."""
+    """reorder works on a copy of the cache and returns that copy."""
     return lambda cache, rows: real(operations.copy(cache), rows)

@@ -1,4 +1,4 @@
-"""Wrong position index: the new tokens are given other positions than their own."""
+"""Wrong position index: new tokens get the wrong positions."""
 
 import torch
 
@@ -6,7 +6,8 @@ from mutants.mutant import mutant, steps
 
 
 def _within(config, index):
-    """`index` kept inside the table of positions, so that the fault is silent, not an error."""
+    """Clamps `index` to the table of positions, so that the fault stays silent and raises no
+    error."""
     return index.clamp(0, config.max_length - 1)
 
 
@@ -30,7 +31,7 @@ def restarts_at_each_chunk(real):
 
 @mutant("position_index", site="position", witness=steps(1, 1), seen_in="skyzh/tiny-llm#46")
 def counts_first_chunk_twice(real):
-    """After the first call the offset has grown by the prompt's length twice."""
+    """After the first call, positions count the length of the prompt twice."""
     prompt = 0
 
     def position_index(config, cache, tokens):
@@ -45,8 +46,8 @@ def counts_first_chunk_twice(real):
 
 @mutant("position_index", site="position", witness=steps(1, 1, 1))
 def stops_after_the_prompt(real):
-    """Every token after the prompt gets the first position after it: the index is not advanced
-    while decoding."""
+    """Positions stop advancing while decoding: every token after the prompt gets the first position
+    after it."""
     prompt = None
 
     def position_index(config, cache, tokens):
@@ -72,7 +73,7 @@ def stays_at_the_last_of_the_prompt(real):
 
 @mutant("position_index", site="position", witness=steps(2))
 def one_for_the_whole_chunk(real):
-    """All tokens of a chunk get the position of its first."""
+    """All tokens of a chunk get the position of the first one."""
     return lambda config, cache, tokens: real(config, cache, tokens)[..., :1].repeat_interleave(
         tokens.shape[1], -1
     )
@@ -80,7 +81,7 @@ def one_for_the_whole_chunk(real):
 
 @mutant("position_index", site="position", witness=steps(2, 1))
 def counts_calls(real):
-    """The offset is the number of calls so far, as if each had fed one token."""
+    """Positions start at the number of earlier calls, as if each had fed one token."""
     calls = 0
 
     def position_index(config, cache, tokens):
@@ -93,13 +94,14 @@ def counts_calls(real):
 
 @mutant("position_index", site="position", witness=steps(2))
 def reversed_in_the_chunk(real):
-    """The positions of a chunk run backwards."""
+    """The positions of a chunk are in reverse order."""
     return lambda config, cache, tokens: real(config, cache, tokens).flip(-1)
 
 
 @mutant("position_index", site="position", witness=steps(1, 1))
 def starts_at_the_new_length(real):
-    """A call on a filled cache starts at the length after its own append, not before it."""
+    """On a filled cache, positions start at the length after the call's own append, not before
+    it."""
 
     def position_index(config, cache, tokens):
         index = real(config, cache, tokens)
@@ -110,7 +112,7 @@ def starts_at_the_new_length(real):
 
 @mutant("position_index", site="position", witness=steps(2, 2))
 def uncounted_last_token_of_a_chunk(real):
-    """A chunk of several tokens counts as one token less: what follows it is one behind."""
+    """A chunk of several tokens counts as one token less: every later position is one too low."""
     lost = 0
 
     def position_index(config, cache, tokens):
@@ -124,7 +126,7 @@ def uncounted_last_token_of_a_chunk(real):
 
 @mutant("embed", site="position", witness=steps(1), sizes={"float64": 1e-12, "float32": 3e-5})
 def drifts_to_the_next_record(real, size):
-    """The position record is an interpolation: a share, its size, is that of the next position."""
+    """A fraction `size` of each position embedding comes from the next position."""
 
     def embed(config, weights, tokens, index):
         exact = real(config, weights, tokens, index)
@@ -142,7 +144,7 @@ def drifts_to_the_next_record(real, size):
     needs={"window": (3, 5), "cache": ("concatenated", "static", "paged", "prefix")},
 )
 def counts_what_the_window_keeps(real):
-    """Positions go on from the number of tokens that are not evicted, not of all that came."""
+    """Positions count only the tokens that the window keeps, not those that it has evicted."""
 
     def position_index(config, cache, tokens):
         evicted = max(cache.length - config.window, 0)

@@ -1,4 +1,4 @@
-"""Wrong sharing: a prefix that several rows or forks own is written to, or copied in part."""
+"""Wrong sharing: a prefix that rows or forks share is written to, or copied only in part."""
 
 from kvfuzz.case.schedule import Reorder
 from kvfuzz.subjects.zoo.storage.prefix import Shared
@@ -10,13 +10,13 @@ REPEATED = steps(1, Reorder((0, 0)), 1, rows=2, cache="prefix")
 
 @mutant(".storage.prefix:Prefix.owned", site="0.cache", witness=REPEATED)
 def is_not_copied_on_write(real):
-    """What others own too is written to."""
+    """A call writes into storage that other rows or forks share, without copying it first."""
     return lambda self, row: row
 
 
 @mutant(".storage.prefix:Prefix.reorder", site="0.cache", witness=REPEATED)
 def has_one_owner_when_a_row_comes_twice(real):
-    """A row that is repeated counts once, and both are written to the same place."""
+    """A row that reorder repeats counts as one owner: both copies write to the same storage."""
 
     def reorder(self, rows):
         real(self, rows)
@@ -28,7 +28,7 @@ def has_one_owner_when_a_row_comes_twice(real):
 
 @mutant(".storage.prefix:Prefix.owned", site="1.cache", witness=REPEATED, needs={"layers": (2, 3)})
 def is_copied_for_the_first_layer_alone(real):
-    """The copy of a writer shares all layers with the others but the first."""
+    """Copy on write copies the first layer only; the other layers stay shared."""
 
     def owned(self, row):
         if row.owners == 1:
@@ -46,7 +46,7 @@ def is_copied_for_the_first_layer_alone(real):
     seen_in="waybarrios/vllm-mlx#311",
 )
 def is_copied_one_slot_short(real):
-    """The copy of a writer lacks the last slot that was shared."""
+    """Copy on write leaves out the last shared slot."""
 
     def make_room(self, start, count, places):
         shared = list(self.rows)
@@ -61,10 +61,10 @@ def is_copied_one_slot_short(real):
 @mutant(
     ".storage.prefix:Prefix.copy",
     needs={"cache": ("prefix",)},
-    equivalent="the writer would take the same copy later, before it writes",
+    equivalent="the first write would make the same copy",
 )
 def is_copied_when_it_is_forked(real):
-    """A fork has rows of its own at once, not when one of the two writes."""
+    """A fork copies its rows at once instead of at the first write."""
 
     def copy(self):
         copied = real(self)

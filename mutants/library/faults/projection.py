@@ -1,4 +1,4 @@
-"""Wrong projection: queries, keys or values come from another matrix, or from another head."""
+"""Wrong projection: queries, keys or values come from the wrong matrix or the wrong head."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,20 +10,20 @@ GROUPED: dict[str, Any] = {"heads": (4,), "kv_heads": (2,)}
 
 
 def _changed(weights, layer, change):
-    """`weights` with what `change` makes of the matrices of `layer`: some of them, by name."""
+    """Returns `weights` with the matrices of `layer` that `change` returns, by name."""
     layers = list(weights.layers)
     layers[layer] = replace(layers[layer], **change(layers[layer]))
     return replace(weights, layers=tuple(layers))
 
 
 def _exchanged(matrices):
-    """The key and the value matrix in each other's place."""
+    """Returns the key and the value matrix, swapped."""
     return {"key": matrices.value, "value": matrices.key}
 
 
 @mutant("project", site="0.kv", witness=steps(1))
 def exchanges_keys_and_values(real):
-    """Keys are made with the matrix of the values, values with that of the keys."""
+    """The key matrix and the value matrix are swapped."""
     return lambda config, weights, layer, normed, index: real(
         config, _changed(weights, layer, _exchanged), layer, normed, index
     )
@@ -31,7 +31,7 @@ def exchanges_keys_and_values(real):
 
 @mutant("project", site="0.kv", witness=steps(1), seen_in="tenstorrent/tt-mlir#8958")
 def exchanges_keys_and_values_of_single_tokens(real):
-    """A call of one token takes its key for the value, and its value, turned, for the key."""
+    """A call of one token swaps the key matrix and the value matrix."""
 
     def project(config, weights, layer, normed, index):
         if normed.shape[1] == 1:
@@ -43,7 +43,7 @@ def exchanges_keys_and_values_of_single_tokens(real):
 
 @mutant("project", site="0.kv", witness=steps(2), needs={"heads": (2,), "kv_heads": (2,)})
 def makes_keys_with_the_matrix_of_queries(real):
-    """Keys are made as queries are."""
+    """Keys are computed with the query matrix."""
 
     def project(config, weights, layer, normed, index):
         query, _, value = real(config, weights, layer, normed, index)
@@ -54,7 +54,8 @@ def makes_keys_with_the_matrix_of_queries(real):
 
 @mutant("project", site="0.kv", witness=steps(1))
 def splits_heads_the_other_way(real):
-    """Features are split with the head last: each head has an entry of every head."""
+    """Features are split as [head_dim, heads], not [heads, head_dim]: each head gets features of
+    all heads."""
 
     def project(config, weights, layer, normed, index):
         def split(matrices):
@@ -77,8 +78,8 @@ def splits_heads_the_other_way(real):
     needs=GROUPED,
 )
 def deals_keys_and_values_out_in_turn(real):
-    """Query heads take key and value heads in turn, 0, 1, 0, 1, where the first of a group and
-    the second share one: 0, 0, 1, 1."""
+    """Query heads use key/value heads in the order 0, 1, 0, 1, not 0, 0, 1, 1: `repeat` in place of
+    `repeat_interleave`."""
 
     def attend(config, weights, layer, query, keys, values, index):
         keys, values = (x.repeat(1, config.heads // x.shape[1], 1, 1) for x in (keys, values))
@@ -89,7 +90,7 @@ def deals_keys_and_values_out_in_turn(real):
 
 @mutant("attend", site="0.attention", witness=steps(1, heads=4, kv_heads=2), needs=GROUPED)
 def gives_every_group_the_first_head(real):
-    """All groups of query heads share the keys and values of the first."""
+    """All query heads use the first key/value head."""
     return lambda config, weights, layer, query, keys, values, index: real(
         config, weights, layer, query, keys[:, :1], values[:, :1], index
     )
@@ -97,7 +98,7 @@ def gives_every_group_the_first_head(real):
 
 @mutant("attend", site="0.attention", witness=steps(1))
 def puts_heads_together_in_another_order(real):
-    """What the heads give goes into the out projection one head further."""
+    """Head outputs reach the output projection shifted by one head."""
 
     def attend(config, weights, layer, *rest):
         def turned(matrices):

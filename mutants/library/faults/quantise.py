@@ -1,4 +1,4 @@
-"""Wrong quantisation: codes and scales that do not belong together, or do not fit."""
+"""Wrong quantisation: codes and scales do not match, or codes leave their range."""
 
 from typing import Any
 
@@ -20,19 +20,19 @@ INT8: dict[str, Any] = {"cache": "int8", "head_dim": 8}
 
 @mutant(".storage.int8:dequantised", site="0.cache", witness=steps(1, **INT8))
 def takes_the_scale_of_the_other_head(real):
-    """Each head is scaled as the next one."""
+    """Each head is dequantised with the scale of the other head."""
     return lambda codes, scale: real(codes, scale.roll(1, 1))
 
 
 @mutant(".storage.int8:dequantised", site="0.cache", witness=steps(2, **INT8))
 def takes_the_scale_of_the_first_slot(real):
-    """Every slot is scaled as the first of its row."""
+    """Every slot of a row is dequantised with the scale of the first one."""
     return lambda codes, scale: real(codes, scale[:, :, :1].expand_as(scale))
 
 
 @mutant(".storage.int8:quantised", site="0.cache", witness=steps(1, **INT8))
 def clips_at_a_quarter(real):
-    """Codes are cut off at 32 of 127: whatever is large comes back small."""
+    """Codes are clipped at 32 of 127: large numbers come back too small."""
 
     def quantised(x):
         codes, scale = real(x)
@@ -43,7 +43,7 @@ def clips_at_a_quarter(real):
 
 @mutant(".storage.int8:quantised", site="0.cache", witness=steps(1, **INT8))
 def wraps_round(real):
-    """The scale is for 128 codes on each side, and 128 itself comes back negative."""
+    """Codes of 127 overflow int8 and come back with the opposite sign."""
 
     def quantised(x):
         codes, scale = real(x)
@@ -58,7 +58,7 @@ def wraps_round(real):
     witness=steps(1, Reorder((1, 0)), 1, rows=2, **INT8),
 )
 def leaves_the_scales_in_their_rows(real):
-    """Codes are reordered, scales are not."""
+    """reorder moves the codes, but not their scales."""
 
     def reorder(self, rows):
         still = torch.arange(len(rows)) % len(self.keys[0])

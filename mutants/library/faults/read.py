@@ -1,4 +1,4 @@
-"""Wrong read: what is attended to is more, less or other than what was stored."""
+"""Wrong read: attention reads more, fewer or other entries than were stored."""
 
 import torch
 
@@ -11,7 +11,7 @@ NEEDS = {"cache": ("static", "paged", "prefix"), "mix": ("uniform", "alternating
 
 @mutant("visible", site="1.attention", witness=steps(2, cache="static"))
 def goes_one_past_the_end(real):
-    """The last token of a call sees the slot after its own, which holds nothing."""
+    """The last token of a call also attends to the slot after its own, which is empty."""
 
     def visible(config, index, slots):
         seen = real(config, index, slots).clone()
@@ -31,7 +31,7 @@ def goes_one_past_the_end(real):
     needs={"mix": ("uniform",), "window": (None,)},
 )
 def of_one_token_takes_empty_slots_too(real):
-    """A call of one token is not masked: it attends to all slots, full or empty."""
+    """A call of one token has no mask: it attends to all slots, empty ones too."""
 
     def visible(config, index, slots):
         seen = real(config, index, slots)
@@ -47,7 +47,7 @@ def of_one_token_takes_empty_slots_too(real):
     needs={"cache": ("paged",)},
 )
 def takes_the_second_block_first(real):
-    """The first two blocks of every row are read in the wrong order."""
+    """The first two blocks of every row are read in swapped order."""
 
     def swapped(x):
         first, second, rest = x.split((BLOCK, BLOCK, x.shape[2] - 2 * BLOCK), dim=2)
@@ -69,7 +69,7 @@ def takes_the_second_block_first(real):
     needs={"cache": ("paged",)},
 )
 def takes_the_table_of_the_first_row(real):
-    """Every row reads the blocks of the first one."""
+    """Every row reads the blocks of the first row."""
 
     def read(self, layer):
         keys, values = real(self, layer)
@@ -85,7 +85,7 @@ def takes_the_table_of_the_first_row(real):
     needs={"cache": ("concatenated", "static", "paged", "prefix"), "kv_heads": (2,)},
 )
 def takes_the_values_of_the_other_head(real):
-    """Each head weighs the values of the next."""
+    """Each head reads the values of the other head."""
 
     def fetch(cache, layer):
         keys, values = real(cache, layer)
@@ -102,8 +102,8 @@ def takes_the_values_of_the_other_head(real):
     needs={"cache": ("paged",)},
 )
 def passes_the_table_by(real):
-    """Blocks are read as they lie in the pool, as many for each row, not as the tables have
-    them."""
+    """Block tables are ignored: rows read consecutive blocks of the pool, as many each as they
+    have."""
 
     def read(self, layer):
         tables, blocks = self.tables, len(self.tables[0])
@@ -119,11 +119,11 @@ def passes_the_table_by(real):
 @mutant(
     "attend",
     needs={"cache": ("concatenated", "static", "paged")},
-    equivalent="a softmax is over a set: its terms are told apart by their positions, not by the "
-    "order in which they come",
+    equivalent="attention does not depend on the order of its entries: only their positions "
+    "distinguish them",
 )
 def takes_entries_and_their_positions_backwards(real):
-    """Keys, values and the positions that go with them are read from the last to the first."""
+    """Keys, values and their positions are read in reverse order."""
 
     def attend(config, weights, layer, query, keys, values, index):
         here = index if isinstance(index, Places) else Places(index, torch.arange(keys.shape[2]))

@@ -1,4 +1,4 @@
-"""Wrong recurrence: a state that is not carried on, or takes in what it should not."""
+"""Wrong recurrence: the state is lost between calls, or takes in what it should not."""
 
 import torch
 
@@ -12,7 +12,7 @@ CHUNKS = steps(1, 2, mix="recurrent")
 
 
 def _begun(history):
-    """Whether a token has gone into the state."""
+    """Whether the state has taken in a token."""
     return bool(history[-1].recent.any())
 
 
@@ -23,7 +23,7 @@ def _begun(history):
     seen_in="huggingface/transformers#46741",
 )
 def starts_from_nothing_at_a_later_chunk(real):
-    """A later call of several tokens is taken for a prompt: it begins with an empty state."""
+    """A later chunk of several tokens starts from an empty state, as if it were a new prompt."""
 
     def steps_of(history, gate, value, kernel, text):
         fresh = reset(history) if value.shape[1] > 1 else history
@@ -39,7 +39,7 @@ def starts_from_nothing_at_a_later_chunk(real):
     seen_in="lablup/mlxcel#1220",
 )
 def starts_from_nothing_at_each_token(real):
-    """A call of one token begins with an empty state."""
+    """A call of one token starts from an empty state."""
 
     def steps_of(history, gate, value, kernel, text):
         fresh = reset(history) if value.shape[1] == 1 else history
@@ -55,7 +55,8 @@ def starts_from_nothing_at_each_token(real):
     seen_in="huggingface/transformers#46032",
 )
 def takes_the_first_of_a_later_chunk_alone(real):
-    """A call on a state that has begun takes in one token, and answers for the others with it."""
+    """A later chunk updates the state with its first token only, whose output all its tokens
+    get."""
 
     def steps_of(history, gate, value, kernel, text):
         if not _begun(history) or value.shape[1] == 1:
@@ -76,7 +77,7 @@ def takes_the_first_of_a_later_chunk_alone(real):
     seen_in="huggingface/transformers#42017",
 )
 def forgets_the_tail_of_the_convolution_at_a_later_chunk(real):
-    """A later call of several tokens convolves as if nothing came before it."""
+    """A later chunk of several tokens runs the convolution as if nothing came before it."""
 
     def steps_of(history, gate, value, kernel, text):
         if value.shape[1] > 1:
@@ -89,7 +90,8 @@ def forgets_the_tail_of_the_convolution_at_a_later_chunk(real):
 
 @mutant(".recurrence:steps", site="0.attention", witness=steps(1, 1, mix="recurrent"))
 def leaves_the_tail_of_a_short_prompt_at_its_front(real):
-    """A prompt shorter than the kernel fills the tail of the convolution from the wrong end."""
+    """A prompt shorter than the convolution's kernel leaves its inputs at the wrong end of the
+    buffer, in reverse order."""
 
     def steps_of(history, gate, value, kernel, text):
         began = _begun(history)
@@ -109,7 +111,7 @@ def leaves_the_tail_of_a_short_prompt_at_its_front(real):
     seen_in="huggingface/transformers#32677",
 )
 def takes_padding_in(real):
-    """What only fills a row up goes into its state."""
+    """Padding updates the recurrent state."""
     return lambda state, gate, value, kernel, text: real(state, gate, value, kernel, None)
 
 
@@ -120,7 +122,7 @@ def takes_padding_in(real):
     seen_in="huggingface/transformers#48256",
 )
 def takes_padding_on_the_right_in(real):
-    """The state after a call is that after its last slot, though padding is there."""
+    """Padding on the right of a call updates the recurrent state."""
 
     def steps_of(history, gate, value, kernel, text):
         if text is not None:

@@ -1,4 +1,4 @@
-"""Wrong reorder: rows of the cache are not those that were asked for, or not in all its parts."""
+"""Wrong reorder: the cache gets other rows than asked for, or moves only some of its parts."""
 
 import torch
 
@@ -14,12 +14,12 @@ def _permutes(rows, batch):
 
 
 def _selects(rows):
-    """Whether a row is left out, from among those before it."""
+    """Whether `rows` repeats no row, and leaves out one before its last."""
     return len(set(rows.tolist())) == len(rows) <= int(rows.max())
 
 
 def _unmoved(rows, batch):
-    """As many rows as `rows` has, where they were."""
+    """Returns as many row numbers as `rows` has, in their old order."""
     return torch.arange(len(rows)) % batch
 
 
@@ -31,13 +31,13 @@ def _batch(cache):
 
 @mutant(".operations:reorder", site="0.cache", witness=SWAPPED)
 def takes_a_permutation_for_no_change(real):
-    """Rows that all stay are left in their order."""
+    """reorder ignores a permutation: rows stay in their old order."""
     return lambda cache, rows: cache if _permutes(rows, _batch(cache)) else real(cache, rows)
 
 
 @mutant(".operations:reorder", site="0.cache", witness=steps(1, Reorder((1, 2, 0)), 1, rows=3))
 def goes_the_other_way(real):
-    """Row rows[i] becomes row i of the old: a permutation is inverted."""
+    """reorder applies the inverse of a permutation: old row i becomes row rows[i]."""
     return lambda cache, rows: real(
         cache, rows.argsort() if _permutes(rows, _batch(cache)) else rows
     )
@@ -45,7 +45,7 @@ def goes_the_other_way(real):
 
 @mutant(".operations:reorder", site="0.cache", witness=SWAPPED)
 def of_two_rows_moves_one(real):
-    """The last of several rows is the one that it was."""
+    """reorder leaves the last of several rows in place."""
 
     def reorder(cache, rows):
         rows = rows.clone()
@@ -63,7 +63,7 @@ def of_two_rows_moves_one(real):
     needs={"cache": ("concatenated",)},
 )
 def moves_keys_alone(real):
-    """The values stay in the rows where they were."""
+    """reorder moves the keys, but not the values."""
 
     def reorder(self, rows):
         kept = [values[_unmoved(rows, len(values))] for values in self.values]
@@ -80,7 +80,7 @@ def moves_keys_alone(real):
     needs={"cache": ("static",), "layers": (2, 3)},
 )
 def forgets_the_last_layer(real):
-    """All layers are reordered but the last."""
+    """reorder skips the last layer."""
 
     def reorder(self, rows):
         still = _unmoved(rows, len(self.keys[-1]))
@@ -97,7 +97,7 @@ def forgets_the_last_layer(real):
     witness=steps(Padded(2, "left", (0, 1)), Reorder((1, 0)), 1, rows=2),
 )
 def leaves_padding_in_its_rows(real):
-    """Keys and values are reordered, and what is known of padding is not."""
+    """reorder moves keys and values, but not the positions and padding of each row."""
 
     def reorder(cache, rows):
         places = cache.places
@@ -117,13 +117,13 @@ def leaves_padding_in_its_rows(real):
     needs={"mix": ("recurrent",), "cache": ("concatenated", "static", "ring")},
 )
 def leaves_the_recurrent_state_in_its_rows(real):
-    """Keys and values are reordered, the state of the recurrent layer is not."""
+    """reorder moves keys and values, but not the state of the recurrent layer."""
     return lambda history, rows: real(history, _unmoved(rows, len(history[0].hidden)))
 
 
 @mutant(".operations:reorder", site="0.cache", witness=steps(1, Reorder((1,)), 1, rows=2))
 def takes_the_first_rows_for_the_selected(real):
-    """A selection of fewer rows keeps the first ones, whichever they should be."""
+    """A selection of fewer rows keeps the first ones, whichever were asked for."""
 
     def reorder(cache, rows):
         return real(cache, torch.arange(len(rows)) if _selects(rows) else rows)
@@ -138,7 +138,7 @@ def takes_the_first_rows_for_the_selected(real):
     needs={"cache": ("paged",)},
 )
 def frees_the_selected_rows(real):
-    """A selection gives back the blocks of the rows that stay, not of those that go."""
+    """A selection frees the blocks of the rows that stay, not those of the rows that go."""
 
     def reorder(self, rows):
         free = list(self.free)
@@ -151,7 +151,7 @@ def frees_the_selected_rows(real):
 
 @mutant(".operations:reorder", site="0.cache", witness=steps(1, Reorder((0, 0)), 1, rows=2))
 def takes_the_next_row_for_a_repeated_one(real):
-    """Where a row comes again, the one after it comes in its place."""
+    """In place of a repeated row, reorder returns the row after it."""
 
     def reorder(cache, rows):
         chosen = []
@@ -169,7 +169,7 @@ def takes_the_next_row_for_a_repeated_one(real):
     needs={"cache": ("paged",)},
 )
 def shares_the_blocks_of_a_repeated_row(real):
-    """A row that comes twice has the same blocks both times, and both are written to."""
+    """A repeated row shares its blocks with the first copy, and both write to them."""
 
     def reorder(self, rows):
         if len(set(rows.tolist())) == len(rows):

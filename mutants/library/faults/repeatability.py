@@ -1,4 +1,4 @@
-"""Broken repeatability: the same case gives other bits when it comes again."""
+"""Broken repeatability: the same case gives different bits when it runs again."""
 
 import torch
 
@@ -7,7 +7,7 @@ from mutants.mutant import mutant, steps
 
 @mutant("store", law="repeatability", witness=steps(2, 1))
 def rounds_at_random(real):
-    """The last bit of what is stored is drawn by chance."""
+    """The last bit of stored keys and values is random."""
 
     def noisy(x):
         up = torch.full_like(x, torch.inf)
@@ -25,7 +25,8 @@ def rounds_at_random(real):
     seen_in="huggingface/transformers#36013",
 )
 def keeps_a_number_of_an_earlier_request(uncached, cached):
-    """What the last uncached run made of its first token is kept on the model and used by all."""
+    """The model keeps a scale from the first token of its last uncached run, and cached calls use
+    it."""
     scale = 1.0
 
     def whole(config, weights, tokens, note):
@@ -38,7 +39,7 @@ def keeps_a_number_of_an_earlier_request(uncached, cached):
 
 @mutant("readout", law="repeatability", both=True, witness=steps(1, 1))
 def drifts_with_every_call(real):
-    """Of every seven calls each gives larger logits than the one before, by a bit."""
+    """Logits grow by one rounding step with every call, and start over after seven calls."""
     calls = 0
 
     def readout(weights, x):

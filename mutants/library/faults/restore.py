@@ -1,4 +1,4 @@
-"""Wrong save or load: what comes back is not all that was there."""
+"""Wrong save or load: the restored cache is not the one that was saved."""
 
 from kvfuzz.case.schedule import Padded, Restore
 from mutants.mutant import mutant, steps
@@ -14,7 +14,7 @@ NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
     seen_in="ml-explore/mlx-swift-lm#155",
 )
 def loses_which_slots_are_padding(real):
-    """Padding is not saved: every slot comes back as text."""
+    """save leaves out which slots are padding: all come back as real tokens."""
     return lambda cache: {**real(cache), "places": None}
 
 
@@ -25,7 +25,7 @@ def loses_which_slots_are_padding(real):
     needs={"mix": ("recurrent",)},
 )
 def loses_the_recurrent_state(real):
-    """The state of the recurrent layer comes back empty."""
+    """The state of the recurrent layer comes back as zeros."""
 
     def save(cache):
         state = real(cache)
@@ -42,7 +42,7 @@ def loses_the_recurrent_state(real):
     needs={"cache": ("static",)},
 )
 def saves_one_slot_too_few(real):
-    """The last slot is not saved."""
+    """save leaves out the last slot."""
     return lambda self, length: real(self, length - 1)
 
 
@@ -53,7 +53,7 @@ def saves_one_slot_too_few(real):
     needs={"layers": (2, 3)},
 )
 def saves_the_first_layer_for_all(real):
-    """Every layer comes back with the keys and values of the first."""
+    """Every layer comes back with the keys and values of the first layer."""
 
     def save(self, length):
         state = real(self, length)
@@ -69,7 +69,7 @@ def saves_the_first_layer_for_all(real):
     needs={"cache": ("ring",), "window": (3, 5)},
 )
 def turns_the_ring(real):
-    """The entries of a ring come back one further than they were."""
+    """The keys of a ring come back shifted by one entry."""
 
     def save(self, length):
         state = real(self, length)
@@ -85,7 +85,7 @@ def turns_the_ring(real):
     needs={"cache": ("paged",)},
 )
 def loses_all_tables_but_the_first(real):
-    """Every row comes back with the table of the first."""
+    """Every row comes back with the block table of the first row."""
 
     def save(self, length):
         state = real(self, length)
@@ -103,7 +103,7 @@ def loses_all_tables_but_the_first(real):
     needs={"cache": ("concatenated", "static", "paged", "prefix")},
 )
 def goes_on_one_position_too_far(load, position_index):
-    """What follows what was loaded stands one position after its own."""
+    """After a restore, positions are one too high."""
     loaded = 0
 
     def watching_load(config, state):
@@ -121,8 +121,8 @@ def goes_on_one_position_too_far(load, position_index):
 @mutant(
     ".storage.static:Static.save",
     needs={"cache": ("static",)},
-    equivalent="slots behind the length are hidden, whatever was saved of them",
+    equivalent="slots past the length are hidden, whatever was saved in them",
 )
 def saves_empty_slots_too(real):
-    """All slots are saved, those that hold nothing too."""
+    """save includes all slots, empty ones too."""
     return lambda self, length: real(self, self.keys[-1].shape[2])

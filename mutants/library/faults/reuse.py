@@ -1,4 +1,4 @@
-"""Wrong reuse: something of another sequence is still there, or of another cache."""
+"""Wrong reuse: a cache still holds something of another sequence, or of another cache."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ AGAIN = steps(1, Reset(), 1)
 
 
 def _not_in_a_crop(crop, reset, faulty):
-    """A crop that leaves the real reset alone, and a reset that is `faulty` of its own."""
+    """Returns a crop that uses the real reset, and a reset that is `faulty` outside of crops."""
     cropping = False
 
     def plain_crop(cache, count):
@@ -26,7 +26,7 @@ def _not_in_a_crop(crop, reset, faulty):
 
 @mutant(".operations:crop", ".operations:reset", site="0.cache", witness=AGAIN)
 def reset_leaves_what_is_stored(crop, reset):
-    """The length is set to zero, and the keys and values stay."""
+    """reset sets the length to zero, but keeps the keys and values."""
 
     def faulty(cache):
         keys, values = list(cache.keys), list(cache.values)
@@ -39,7 +39,7 @@ def reset_leaves_what_is_stored(crop, reset):
 
 @mutant(".operations:crop", ".operations:reset", site="0.cache", witness=AGAIN)
 def reset_leaves_the_first(crop, reset):
-    """The first slot is kept, as if it were the same in every sequence."""
+    """reset keeps the first slot, as if every sequence began with the same token."""
 
     def faulty(cache):
         kept = [(k[:, :, :1], v[:, :, :1]) for k, v in zip(cache.keys, cache.values, strict=True)]
@@ -59,7 +59,7 @@ def reset_leaves_the_first(crop, reset):
     seen_in="mybigday/llama.rn#259",
 )
 def reset_leaves_the_recurrent_state(real):
-    """Keys and values are dropped, the state of the recurrent layer stays."""
+    """reset drops keys and values, but keeps the state of the recurrent layer."""
     return lambda history: history[-1:]
 
 
@@ -70,7 +70,7 @@ def reset_leaves_the_recurrent_state(real):
     needs={"cache": ("ring",), "window": (3, 5), "mix": ("uniform",)},
 )
 def reset_leaves_the_ring(real):
-    """The entries of the ring stay, at the positions that they had."""
+    """reset leaves the entries of the ring in place, with their positions."""
 
     def reset(self):
         held = self.held
@@ -84,10 +84,10 @@ def reset_leaves_the_ring(real):
     ".storage.paged:Paged.reset",
     witness=steps(3, Reset(), 2, cache="paged"),
     needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
-    equivalent="a row fills its own blocks again from the first on, as it would fill others",
+    equivalent="a row refills its old blocks from the first one on, as it would fill new ones",
 )
 def reset_leaves_the_blocks(real):
-    """No block is given back; the next sequence of a row is written into those of the last."""
+    """reset frees no blocks: the next sequence of a row is written into those of the last."""
     return lambda self: None
 
 
@@ -99,7 +99,7 @@ def reset_leaves_the_blocks(real):
     both=True,
 )
 def begins_with_the_state_of_another(real):
-    """A new cache begins with what the recurrent layer of the last one held."""
+    """A new cache starts with the recurrent state of the cache made before it."""
     last: list[Any] = []
 
     def empty(config, batch, dtype, device):
@@ -119,7 +119,7 @@ def begins_with_the_state_of_another(real):
     both=True,
 )
 def takes_the_slots_of_another(real):
-    """A second cache begins with the keys and values that the last one holds."""
+    """A new cache starts with the keys and values of the cache made before it."""
     last: list[Any] = []
 
     def empty(config, batch, dtype, device):
@@ -143,7 +143,8 @@ def takes_the_slots_of_another(real):
     both=True,
 )
 def positions_go_on_from_another_cache(advance, position_index):
-    """One length is kept for the model: a call goes on from that of the cache used last."""
+    """The model keeps one length for all caches: a call continues from that of the cache used
+    last."""
     last: list[Any] = []
 
     def keeping(cache, count):
@@ -169,7 +170,7 @@ def positions_go_on_from_another_cache(advance, position_index):
     needs={"cache": ("concatenated", "static", "paged", "prefix"), "mix": ("uniform",)},
 )
 def reset_leaves_the_length(crop, reset, position_index):
-    """What is stored is dropped, and positions go on from the length before that."""
+    """reset drops the stored entries, but positions continue from the old length."""
     length = 0
 
     def faulty(cache):
@@ -186,10 +187,10 @@ def reset_leaves_the_length(crop, reset, position_index):
 @mutant(
     ".storage.paged:Paged.allocate",
     needs={"cache": ("paged",), "mix": ("uniform", "alternating")},
-    equivalent="which block a row has is in its table, and nothing else depends on it",
+    equivalent="a row finds its blocks through its table, so any free block will do",
 )
 def takes_the_block_that_was_freed_last(real):
-    """Free blocks are given out from the other end of the list."""
+    """Free blocks are taken from the other end of the free list."""
 
     def allocate(self):
         self.free.reverse()

@@ -1,6 +1,6 @@
-"""Wrong scale: what the cached path stores or compares is too large by a small factor.
+"""Wrong scale: the cached path stores or compares numbers that are too large by a small factor.
 
-Each has a size, and is injected at the smallest that the checker promises to catch.
+A fault with a size is injected at the smallest one that the checker promises to catch.
 """
 
 from mutants.mutant import mutant, steps
@@ -22,7 +22,7 @@ def values_too_large(real, size):
     needs={"layers": (2, 3)},
 )
 def values_of_the_second_layer_too_large(real, size):
-    """The values that the second layer stores are too large by a factor of 1 + size."""
+    """Every value that the second layer stores is too large by a factor of 1 + size."""
     return lambda cache, layer, key, value: real(
         cache, layer, key, value * (1 + size) if layer == 1 else value
     )
@@ -36,10 +36,10 @@ def keys_too_large(real, size):
 
 @mutant(
     "attend",
-    equivalent="a score is the product of the two, and powers of 2 are exact",
+    equivalent="a score is the product of query and key, and scaling by powers of 2 is exact",
 )
 def keys_are_halved_and_queries_doubled(real):
-    """What is compared is half of each key with twice the query."""
+    """Attention compares half of each key with twice the query."""
     return lambda config, weights, layer, query, keys, values, index: real(
         config, weights, layer, 2 * query, keys / 2, values, index
     )

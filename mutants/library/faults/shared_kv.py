@@ -1,4 +1,5 @@
-"""Wrong sharing between layers: the last one should read the keys and values of the one before."""
+"""Wrong sharing between layers: the last layer should read the keys and values of the one
+before."""
 
 from typing import Any
 
@@ -9,7 +10,8 @@ THREE: dict[str, Any] = {"mix": "shared_kv", "layers": 3}
 
 
 def _knowing_the_layer(look_back, fetch, other):
-    """A fetch that gives what `other` makes of it in the layer that shares."""
+    """Returns a `look_back` that remembers its layer, and a fetch that calls `other` in the layer
+    that reads the entries of another one."""
     current = 0
 
     def watching(config, weights, layer, normed, index, cache, note):
@@ -25,13 +27,13 @@ def _knowing_the_layer(look_back, fetch, other):
 
 @mutant("look_back", "fetch", site="2.cache", witness=steps(1, **THREE))
 def reads_one_layer_too_low(look_back, fetch):
-    """The last layer reads the layer before the one that it shares with."""
+    """The layer that shares reads the layer below its source."""
     return _knowing_the_layer(look_back, fetch, lambda cache, layer: fetch(cache, layer - 1))
 
 
 @mutant("look_back", "fetch", site="2.cache", witness=steps(1, 1, **THREE))
 def sees_the_call_alone(look_back, fetch):
-    """The pair that is shared is that of the call: what was stored before it is blank."""
+    """The layer that shares sees only the entries of the current call; earlier ones are zeros."""
 
     def blank(cache, layer):
         pair = tuple(x.clone() for x in fetch(cache, layer))
@@ -50,7 +52,7 @@ def sees_the_call_alone(look_back, fetch):
     needs={"cache": ("static", "paged", "prefix")},
 )
 def stores_keys_of_its_own(project, fetch):
-    """The last layer writes its own keys and values over those that it shares."""
+    """The layer that shares overwrites the shared keys and values with its own."""
     last: tuple[Any, ...] = (0,)
 
     def keeping(config, weights, layer, normed, index):
@@ -75,8 +77,8 @@ def stores_keys_of_its_own(project, fetch):
     needs={"positions": ("rope",)},
 )
 def turns_its_queries_at_the_new_length(real):
-    """The layer that shares asks for the length when the other has counted the call already: its
-    queries are as many positions too far as the call has tokens."""
+    """The layer that shares reads the length after the call is counted: RoPE rotates its queries
+    too far by the number of tokens in the call."""
 
     def project(config, weights, layer, normed, index):
         late = index.shape[-1] if config.source(layer) != layer else 0
@@ -93,12 +95,12 @@ def turns_its_queries_at_the_new_length(real):
     both=True,
 )
 def is_known_to_the_cache_alone(real):
-    """Which layer shares is kept in the cache: without one the last layer has keys and values of
-    its own, from matrices that are not for use."""
+    """Only the cache knows which layer shares: without a cache, the last layer computes its own
+    keys and values, from weights that are not meant to be used."""
 
     def attention(config, number, layer, normed, geometry, given, note):
         def of_the_cached_path(name, number, *parts):
-            """Keys and values are no state of the cached path here: they are not compared."""
+            """Leaves out keys and values, with which the cached path has nothing to compare."""
             note(name, number, *parts[: 1 if name == "kv" and given else None])
 
         return real(config, number, layer, normed, geometry, None, of_the_cached_path)

@@ -1,4 +1,4 @@
-"""Vacuous agreement: both paths say the same, since neither needs what the cache holds."""
+"""Vacuous agreement: both paths agree, since neither reads the cache."""
 
 import torch
 
@@ -9,13 +9,13 @@ NEEDS = {"cache": ("concatenated",), "mix": ("uniform", "alternating")}
 
 @mutant(".maths:attend", law=VACUITY, both=True, witness=steps(2, 1))
 def attention_adds_nothing(real):
-    """What attention gives is thrown away, in both paths."""
+    """Attention returns zeros, in both paths."""
     return lambda *args: torch.zeros_like(real(*args))
 
 
 @mutant(".maths:attend", law=VACUITY, both=True, witness=steps(2, 1))
 def each_token_sees_itself_alone(real):
-    """Of all that it may attend to a token takes the last, which is itself."""
+    """Each token attends only to itself, in both paths."""
 
     def attend(query, key, value, visible, bias):
         last = visible & (visible.flip(-1).int().cumsum(-1).flip(-1) == 1)

@@ -1,4 +1,5 @@
-"""Wrong window: too much or too little of the past is seen, or the ring is written wrongly."""
+"""Wrong window: attention sees too much or too little of the past, or the ring is written
+wrongly."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ RINGED: dict[str, Any] = {"cache": "ring", "window": 3}
 
 
 def _seen_through(real, change):
-    """`visible` with the window that `change` makes of one."""
+    """Returns `visible` with the window `change(window)`."""
 
     def visible(config, index, slots):
         window = None if config.window is None else change(config.window)
@@ -29,13 +30,13 @@ def _seen_through(real, change):
 
 @mutant("visible", site="0.attention", witness=steps(3, window=3))
 def is_one_short(real):
-    """The oldest position of the window is not seen."""
+    """The window is one position too short: its oldest position is not seen."""
     return _seen_through(real, lambda window: window - 1)
 
 
 @mutant("visible", site="0.attention", witness=steps(4, window=3), seen_in="ml-explore/mlx-lm#390")
 def is_one_long(real):
-    """One position more than the window has is seen, while it is still there."""
+    """The window is one position too long, where the cache still holds that entry."""
     return _seen_through(real, lambda window: window + 1)
 
 
@@ -47,12 +48,12 @@ def is_one_long(real):
     needs=WHOLE,
 )
 def does_not_reach_the_cached_path(real):
-    """Every layer sees all that is there."""
+    """The cached path ignores the window: every layer sees the whole past."""
     return _seen_through(real, lambda window: None)
 
 
 def _seen_whole(real, calls):
-    """`visible` without a window where `calls` holds of the positions of a call."""
+    """Returns `visible` without a window where `calls` holds for the positions of a call."""
 
     def visible(config, index, slots):
         config = replace(config, window=None, mix="uniform") if calls(index) else config
@@ -69,7 +70,7 @@ def _seen_whole(real, calls):
     needs=WHOLE,
 )
 def is_that_of_the_prompt_alone(real):
-    """After the first call every layer sees all that is there."""
+    """Only the first call has a window; later calls see the whole past."""
     return _seen_whole(real, is_later)
 
 
@@ -81,13 +82,13 @@ def is_that_of_the_prompt_alone(real):
     needs=WHOLE,
 )
 def is_left_by_nothing_in_a_later_chunk(real):
-    """A later call of several tokens evicts nothing, and sees all that is there."""
+    """A later chunk of several tokens has no window: it sees the whole past."""
     return _seen_whole(real, lambda index: index.shape[-1] > 1 and is_later(index))
 
 
 @mutant("position_index", site="position", witness=steps(3, 1, window=3), needs=WHOLE)
 def wraps_positions(real):
-    """The position of a token is its entry in the window: it starts again from 0."""
+    """Positions wrap around at the size of the window and restart from 0."""
     return lambda config, cache, tokens: real(config, cache, tokens) % (config.window or 3)
 
 
@@ -99,7 +100,7 @@ def wraps_positions(real):
     needs={**WHOLE, "mix": ("alternating",)},
 )
 def is_that_of_the_next_layer(real):
-    """Layers with and without a window have changed places."""
+    """Layers with and without a window are swapped."""
 
     def attend(config, weights, layer, query, keys, values, index):
         other = replace(config.at(layer + 1), mix="uniform")
@@ -109,8 +110,8 @@ def is_that_of_the_next_layer(real):
 
 
 def _arranged(ring, before, entry):
-    """Write the new tokens of `ring`, which held `before`, into the entries that `entry` makes of
-    their rows, columns and places."""
+    """Writes the new tokens of `ring`, which held `before`, into the entries that `entry` returns
+    for their rows, columns and positions."""
     new = ring.arrivals
     places = new.places[:, before.shape[1] :]
     at = entry(new.row, new.column, places[new.row, new.column]) % before.shape[1]
@@ -127,7 +128,8 @@ def _arranged(ring, before, entry):
     needs=RING,
 )
 def writes_a_later_chunk_from_the_first_entry(real):
-    """Several tokens at once go to the beginning of the ring, whatever their positions."""
+    """A later chunk of several tokens is written from the start of the ring, whatever its
+    positions."""
 
     def make_room(self, start, count, places):
         before = self.held
@@ -145,7 +147,7 @@ def writes_a_later_chunk_from_the_first_entry(real):
     needs=RING,
 )
 def wraps_a_chunk_one_entry_off(real):
-    """What of a chunk runs over the end of the ring goes on at the second entry, not the first."""
+    """A chunk that wraps around the ring continues at its second entry, not its first."""
 
     def make_room(self, start, count, places):
         before, size = self.held, self.held.shape[1]
@@ -162,7 +164,7 @@ def wraps_a_chunk_one_entry_off(real):
 
 
 def _one_back(ring, before):
-    """Each token goes one entry back, where the one before it is."""
+    """Writes each token one entry too early, over the token before it."""
     _arranged(ring, before, lambda row, column, place: place - 1)
 
 
@@ -174,7 +176,7 @@ def _one_back(ring, before):
     seen_in="Blaizzy/mlx-vlm#1715",
 )
 def turns_by_one_at_a_crop(real):
-    """After a crop each entry of the ring is taken for the one beside it."""
+    """crop shifts the positions of the ring by one: each entry is taken for its neighbour."""
 
     def crop(self, length, places):
         real(self, length, places)
@@ -192,7 +194,7 @@ def turns_by_one_at_a_crop(real):
     needs=RING,
 )
 def turns_by_one_at_a_restore(load, make_room):
-    """What is written after a restore goes over the token before it."""
+    """After a restore, each new token overwrites the one before it in the ring."""
     loaded = False
 
     def watching_load(config, state):
@@ -217,7 +219,7 @@ def turns_by_one_at_a_restore(load, make_room):
     needs=RING,
 )
 def of_a_later_chunk_is_that_of_its_last_token(real):
-    """The first tokens of a later chunk see no more of the past than its last one may."""
+    """The first tokens of a later chunk see no further back than the window of its last token."""
 
     def entries(self, layer, places):
         found = real(self, layer, places)
@@ -232,7 +234,7 @@ def of_a_later_chunk_is_that_of_its_last_token(real):
 
 @mutant(".storage.ring:Ring.write", site="0.attention", witness=steps(7, 1, **RINGED), needs=RING)
 def keeps_the_first_of_a_long_chunk(real):
-    """Of a chunk that is longer than the ring the first tokens are written, not the last."""
+    """A chunk longer than the ring leaves its first tokens in it, not its last."""
 
     def write(self, layer, start, key, value):
         size = self.keys[layer].shape[2]
