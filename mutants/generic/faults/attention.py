@@ -1,4 +1,4 @@
-"""Attention, wherever a softmax over cached entries is taken with torch, that goes wrong there."""
+"""Faults in attention, wherever a torch model takes a softmax over cached entries."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mutants.generic.attention_hooks import attention, seen
 from mutants.generic.equivalence_checks import in_bfloat16
 
 LOW = -1e4
-"""What a fault masks a key by: low enough in every dtype, and finite."""
+"""Added to a score to mask its key: low enough in every dtype, and finite."""
 
 
 @attention()
 def scale_a_tenth_too_large(scores: Tensor) -> Tensor:
-    """Scores are a tenth too large: they are scaled by another width of a head."""
+    """Attention scores are a tenth too large, as if scaled for another head width."""
     return torch.where(seen(scores), scores * 1.1, scores)
 
 
 @attention()
 def scale_forgotten(scores: Tensor) -> Tensor:
-    """Scores are twice as large as they should be."""
+    """Attention scores are doubled."""
     return torch.where(seen(scores), scores * 2, scores)
 
 
@@ -43,7 +43,7 @@ def newest_is_not_seen(scores: Tensor) -> Tensor:
 
 @attention(advice="draw sequences of five tokens or more")
 def only_the_last_four_are_seen(scores: Tensor) -> Tensor:
-    """Attention has a window of four keys, whatever the model has."""
+    """A query sees only its last four keys, whatever the window of the model."""
     there = seen(scores)
     old = there & (there.cumsum(-1) <= there.sum(-1, keepdim=True) - 4)
     return torch.where(old, scores + LOW, scores)
@@ -51,29 +51,30 @@ def only_the_last_four_are_seen(scores: Tensor) -> Tensor:
 
 @attention()
 def all_keys_count_alike(scores: Tensor) -> Tensor:
-    """Every key that a query sees has the same score."""
+    """All keys that a query sees get the same score."""
     return torch.where(seen(scores), torch.zeros_like(scores), scores)
 
 
 @attention(equivalent_if=in_bfloat16)
 def scores_rounded_to_bfloat16(scores: Tensor) -> Tensor:
-    """Scores are rounded to bfloat16 before the softmax."""
+    """Attention scores are rounded to bfloat16 before the softmax."""
     return torch.where(seen(scores), scores.bfloat16().to(scores.dtype), scores)
 
 
 @attention(after=True)
 def largest_share_lost(shares: Tensor) -> Tensor:
-    """The share of the key with the largest one is lost, and the others stay as they are."""
+    """The largest attention weight of each query is set to zero, and the others stay as they
+    are."""
     return torch.where(shares == shares.amax(-1, keepdim=True), torch.zeros_like(shares), shares)
 
 
 @attention(after=True, equivalent_if=in_bfloat16)
 def shares_rounded_to_bfloat16(shares: Tensor) -> Tensor:
-    """The shares that the softmax gives are rounded to bfloat16."""
+    """Attention weights are rounded to bfloat16 after the softmax."""
     return shares.bfloat16().to(shares.dtype)
 
 
 @attention(after=True, advice="draw two rows or more")
 def shares_of_the_first_row(shares: Tensor) -> Tensor:
-    """All rows have the shares of the first."""
+    """All rows use the attention weights of the first row."""
     return shares[:1].expand_as(shares)

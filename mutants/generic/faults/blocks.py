@@ -1,4 +1,4 @@
-"""Layers of a torch model, and what they are made of, that do something else in a cached call."""
+"""Faults in the layers of a torch model, and in their attention, during a cached call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mutants.generic.equivalence_checks import in_bfloat16
 from mutants.generic.module_hooks import ModuleCall, modules
 from mutants.generic.module_roles import ModuleRoles, matrix_of
 
-LACKS = "no list of modules of its torch model is run item by item"
+LACKS = "its torch model runs no list of modules item by item"
 NO_MIXER = "no module of its torch model mixes positions"
 
 
@@ -31,22 +31,23 @@ def every(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG00
 
 
 def mixers(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
-    """What mixes positions, in all layers."""
+    """The modules that mix positions, in all layers."""
     return roles.mixers
 
 
 def last_mixer(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
-    """What mixes positions in the last layer."""
+    """The modules that mix positions in the last layer."""
     return roles.mixers[-1:]
 
 
 def later(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
-    """The projections of layers after the first that the first has too."""
+    """The projections of later layers that the first layer has too."""
     return list(_in_the_first(roles, model))
 
 
 def _in_the_first(roles: ModuleRoles, model: nn.Module) -> dict[str, str]:
-    """For each projection of a later layer, that at the same place in the first one."""
+    """Maps each projection of a later layer to that of the first layer with the same name and
+    shape."""
     found: dict[str, str] = {}
     for block in roles.blocks[1:]:
         for path in roles.projections:
@@ -59,43 +60,44 @@ def _in_the_first(roles: ModuleRoles, model: nn.Module) -> dict[str, str]:
 
 @modules(first, LACKS)
 def first_skipped(call: ModuleCall) -> Tensor:
-    """The first layer gives what it is given."""
+    """The first layer is skipped: it returns its input."""
     return call.x
 
 
 @modules(last, LACKS)
 def last_skipped(call: ModuleCall) -> Tensor:
-    """The last layer gives what it is given."""
+    """The last layer is skipped: it returns its input."""
     return call.x
 
 
 @modules(last, LACKS)
 def last_without_residual(call: ModuleCall) -> Tensor:
-    """What the last layer is given is not added to what it gives."""
+    """The last layer subtracts its input from its output, as if it had no residual connection."""
     return call.y - call.x
 
 
 @modules(last, LACKS)
 def last_counted_twice(call: ModuleCall) -> Tensor:
-    """What the last layer adds is added twice."""
+    """The last layer adds its contribution to the residual stream twice."""
     return call.y + (call.y - call.x)
 
 
 @modules(later, "no later layer has projections of the shapes of the first")
 def later_ones_have_the_weights_of_the_first(call: ModuleCall) -> Tensor:
-    """Every layer projects by the matrices of the first one."""
+    """The projections of every later layer use the matrices of the first layer."""
     return call.other(_in_the_first(call.roles, call.model)[call.path])
 
 
 @modules(every, LACKS, equivalent_if=in_bfloat16)
 def rounded_to_bfloat16(call: ModuleCall) -> Tensor:
-    """What passes from layer to layer is rounded to bfloat16, whatever the model computes in."""
+    """The output of every layer is rounded to bfloat16, whatever the dtype of the model."""
     return call.y.bfloat16().to(call.y.dtype)
 
 
 @modules(first, LACKS)
 def first_of_the_call_before(call: ModuleCall) -> Tensor:
-    """The first layer gives for the first token of a call what it gave for the last one before."""
+    """For the first token of a call, the first layer returns its output for the last token of the
+    call before."""
     before = call.memory.get("before")
     call.memory["before"] = call.y[:, -1:].clone()
     if before is None or before.shape[0] != call.y.shape[0]:
@@ -105,23 +107,23 @@ def first_of_the_call_before(call: ModuleCall) -> Tensor:
 
 @modules(first, LACKS, advice="draw two rows or more")
 def rows_of_the_first_crossed(call: ModuleCall) -> Tensor:
-    """The first layer gives to each row what is the row's before it."""
+    """The first layer gives each row the output of the row before it."""
     return call.y.roll(1, 0)
 
 
 @modules(mixers, NO_MIXER)
 def attention_dropped(call: ModuleCall) -> Tensor:
-    """What attention, or whatever else mixes positions, gives is zero."""
+    """The output of attention, or of other modules that mix positions, is zero."""
     return torch.zeros_like(call.y)
 
 
 @modules(last_mixer, NO_MIXER)
 def attention_of_the_last_too_large(call: ModuleCall) -> Tensor:
-    """What attention gives in the last layer is a hundredth too large."""
+    """The attention output of the last layer is a hundredth too large."""
     return call.y * 1.01
 
 
 @modules(mixers, NO_MIXER, advice="draw two rows or more")
 def attention_of_the_first_row(call: ModuleCall) -> Tensor:
-    """Attention gives to all rows what is the first one's."""
+    """All rows get the attention output of the first row."""
     return call.y[:1].expand_as(call.y)

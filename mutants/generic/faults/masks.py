@@ -1,4 +1,4 @@
-"""Calls are given a mask, and not the right one."""
+"""Faults in the mask that a call is given."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ wrong = functools.partial(feeding, "mask", advice="draw padded cases")
 
 
 def given(fed: FeedArgs) -> Tensor:
-    """The right mask, bool [batch, slots + new]: true for text."""
+    """Returns the right mask, bool [batch, slots + new]: true for real tokens."""
     assert fed.mask is not None
     return fed.mask
 
 
 @wrong()
 def forgotten(fed: FeedArgs) -> Tensor:
-    """Padding counts as text, from the first call on."""
+    """The mask is ignored in every call: padding counts as real tokens."""
     return torch.ones_like(given(fed))
 
 
 @wrong(advice="draw padding in the first call and another call after it")
 def forgotten_after_the_first_call(fed: FeedArgs) -> Tensor:
-    """A later call takes the slots that are there for text, padding too."""
+    """A later call forgets which earlier slots are padding: all count as real tokens."""
     mask = given(fed).clone()
     mask[:, : fed.slots] = True
     return mask
@@ -34,25 +34,25 @@ def forgotten_after_the_first_call(fed: FeedArgs) -> Tensor:
 
 @wrong()
 def one_slot_late(fed: FeedArgs) -> Tensor:
-    """The mask is moved by one slot: the first is masked as the last should be."""
+    """The mask is shifted by one slot; its last column wraps around to the first slot."""
     return given(fed).roll(1, 1)
 
 
 @wrong(advice="draw padded rows of several lengths")
 def of_the_first_row(fed: FeedArgs) -> Tensor:
-    """All rows have the mask of the first."""
+    """All rows use the mask of the first row."""
     return given(fed)[:1].expand_as(given(fed))
 
 
 @wrong(advice="draw padded rows of several lengths")
 def rows_crossed(fed: FeedArgs) -> Tensor:
-    """Each row has the mask of the row before it."""
+    """Each row uses the mask of the row before it."""
     return given(fed).roll(1, 0)
 
 
 @wrong(advice="give a mask to a call on a filled cache")
 def oldest_text_is_masked(fed: FeedArgs) -> Tensor:
-    """In a later call the first token of text is taken for padding."""
+    """A later call masks the first real token of each row."""
     mask = given(fed).clone()
     if fed.calls:
         mask.scatter_(1, mask.int().argmax(1, keepdim=True), False)
@@ -61,7 +61,7 @@ def oldest_text_is_masked(fed: FeedArgs) -> Tensor:
 
 @wrong(advice="give a mask to a call on a filled cache")
 def last_of_before_is_masked(fed: FeedArgs) -> Tensor:
-    """In a later call the slot before its own tokens is taken for padding."""
+    """A later call masks the slot right before its own tokens."""
     mask = given(fed).clone()
     if fed.slots:
         mask[:, fed.slots - 1] = False

@@ -1,4 +1,4 @@
-"""Norms of a torch model that do not do their work while a cached call runs."""
+"""Faults in the norms of a torch model during a cached call."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def last(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
 
 @modules(first, LACKS)
 def first_skipped(call: ModuleCall) -> Tensor:
-    """The first norm gives what it is given."""
+    """The first norm is skipped: it returns its input."""
     return call.x
 
 
 @modules(last, LACKS)
 def last_skipped(call: ModuleCall) -> Tensor:
-    """The last norm gives what it is given."""
+    """The last norm is skipped: it returns its input."""
     return call.x
 
 
@@ -49,7 +49,8 @@ def weights_ignored(call: ModuleCall) -> Tensor:
 
 @modules(every, LACKS, advice="draw a call of two tokens or more")
 def by_the_last_token_of_the_chunk(call: ModuleCall) -> Tensor:
-    """All tokens of a call are divided by the spread of its last one."""
+    """Norms divide all tokens of a call by the spread (RMS or standard deviation) of the last
+    one."""
     x = call.x - call.x.mean(-1, keepdim=True) if call.norm.centred else call.x
     spread = x.square().mean(-1, keepdim=True).sqrt()
     mirrored = call.again(-call.x)
@@ -59,5 +60,5 @@ def by_the_last_token_of_the_chunk(call: ModuleCall) -> Tensor:
 
 @modules(last, LACKS, equivalent_if=idempotent)
 def last_twice(call: ModuleCall) -> Tensor:
-    """The last norm is applied to its own output."""
+    """The last norm is applied twice."""
     return call.again(call.y)

@@ -1,5 +1,5 @@
-"""Interventions that watch over a campaign: those that change nothing, made as the others are, of
-which none may be killed, and one that nothing can miss, and that must be."""
+"""Controls of a campaign with generic mutants: placebos, which change nothing and must survive, and
+a canary, which must be killed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mutants.generic.wrapper import Call
 
 @operation("cached", placebo=True)
 def passes_on(call: Call) -> Any:
-    """A call is passed on as it is."""
+    """Every call is passed on unchanged."""
     return call.go()
 
 
 @feeding("tokens", placebo=True)
 def tokens_copied(fed: FeedArgs) -> Tensor:
-    """A call is fed a copy of its tokens."""
+    """Each call is fed a copy of its tokens."""
     return fed.tokens.clone()
 
 
 @contents(placebo=True)
 def entries_written_again(cache: CacheContents) -> None:
-    """Everything that a cache holds is written over with itself."""
+    """Each call overwrites the contents of its cache with copies of themselves."""
     for state in cache.states:
         state.copy_(state.clone())
     for pair in cache.layers:
@@ -39,18 +39,19 @@ def entries_written_again(cache: CacheContents) -> None:
 
 @modules(every, LACKS, placebo=True)
 def layers_copied(call: ModuleCall) -> Tensor:
-    """What each layer gives is copied."""
+    """The output of each layer is copied."""
     return call.y.clone()
 
 
 @attention(placebo=True)
 def attention_taken_apart(scores: Tensor) -> Tensor:
-    """Scores are copied, and a fused attention written out."""
+    """Attention scores are copied, and fused attention is computed step by step."""
     return scores.clone()
 
 
 @operation("cached", canary=True)
 def rolls_the_logits(call: Call) -> Any:
-    """Each token's logit is the one of the token before it."""
+    """Logits are shifted by one along the vocabulary: each token gets the logit of the one before
+    it."""
     logits, cache = call.go()
     return logits.roll(1, -1), cache

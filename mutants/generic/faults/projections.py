@@ -1,4 +1,4 @@
-"""Linear projections of a torch model that give something else while a cached call runs."""
+"""Faults in the linear projections of a torch model during a cached call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mutants.generic.module_hooks import ModuleCall, modules
 from mutants.generic.module_roles import ModuleRoles, matrix_of
 
 LACKS = "no module of its torch model is a linear projection"
-PAIR = "no two projections beside each other have matrices of one shape"
+PAIR = "no two projections of one module have matrices of the same shape"
 
 
 def every(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
@@ -31,7 +31,7 @@ def last(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
 
 
 def twins(roles: ModuleRoles, mixing: bool) -> dict[str, str]:
-    """The twin of each projection that has one: in the modules that mix positions, or in the
+    """Maps each projection that has a twin to it, in the modules that mix positions or in the
     others."""
     found: dict[str, str] = {}
     for one, other in roles.twins:
@@ -41,17 +41,18 @@ def twins(roles: ModuleRoles, mixing: bool) -> dict[str, str]:
 
 
 def of_mixers(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
-    """Those with a twin where positions are mixed."""
+    """Projections that have a twin, in the modules that mix positions."""
     return list(twins(roles, mixing=True))
 
 
 def elsewhere(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:  # noqa: ARG001
-    """Those with a twin elsewhere."""
+    """Projections that have a twin, in other modules."""
     return list(twins(roles, mixing=False))
 
 
 def fused(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
-    """Those of mixers whose output is three times as wide as what they are given."""
+    """Projections in the modules that mix positions whose output is three times as wide as their
+    input."""
     return [
         path
         for path in roles.projections
@@ -61,7 +62,7 @@ def fused(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
 
 
 def biased(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
-    """Those with a bias."""
+    """Projections that have a bias."""
     return [
         path
         for path in roles.projections
@@ -71,46 +72,47 @@ def biased(roles: ModuleRoles, model: nn.Module) -> Sequence[str]:
 
 @modules(of_mixers, PAIR)
 def swapped_where_positions_mix(call: ModuleCall) -> Tensor:
-    """In attention, two projections of one shape are swapped: keys are made by the matrix of the
-    values, and values by that of the keys."""
+    """In attention, two projections of the same shape are swapped, such as those of keys and
+    values."""
     return call.other(twins(call.roles, mixing=True)[call.path])
 
 
 @modules(elsewhere, PAIR)
 def swapped_in_the_feed_forward(call: ModuleCall) -> Tensor:
-    """Outside of attention, two projections of one shape are swapped, as gate and up."""
+    """Outside attention, two projections of the same shape are swapped, such as gate and up."""
     return call.other(twins(call.roles, mixing=False)[call.path])
 
 
-@modules(fused, "no projection gives queries, keys and values at once")
+@modules(fused, "no projection fuses queries, keys and values")
 def thirds_swapped(call: ModuleCall) -> Tensor:
-    """Of a projection to queries, keys and values at once, the last two thirds are swapped."""
+    """The last two thirds of a fused query, key and value projection are swapped."""
     query, key, value = call.y.chunk(3, -1)
     return torch.cat((query, value, key), -1)
 
 
 @modules(every, LACKS, equivalent_if=in_bfloat16)
 def all_rounded_to_bfloat16(call: ModuleCall) -> Tensor:
-    """What projections give is rounded to bfloat16, whatever the model computes in."""
+    """The output of every projection is rounded to bfloat16, whatever the dtype of the model."""
     return call.y.bfloat16().to(call.y.dtype)
 
 
 @modules(first, LACKS, equivalent_if=in_bfloat16)
 def first_rounded_to_bfloat16(call: ModuleCall) -> Tensor:
-    """What the first projection gives is rounded to bfloat16, whatever the model computes in."""
+    """The output of the first projection is rounded to bfloat16, whatever the dtype of the
+    model."""
     return call.y.bfloat16().to(call.y.dtype)
 
 
 @modules(first, LACKS)
 def features_of_the_first_permuted(call: ModuleCall) -> Tensor:
-    """The features that the first projection gives come one place further on."""
+    """The output features of the first projection are shifted by one."""
     return call.y.roll(1, -1)
 
 
 @modules(last, LACKS)
 def last_of_the_call_before(call: ModuleCall) -> Tensor:
-    """The last projection is given the last token of the call before in place of the first of its
-    own."""
+    """The last projection runs on the last token of the call before, not on the first of its own
+    call."""
     before = call.memory.get("before")
     call.memory["before"] = call.x[:, -1:].clone()
     if before is None or before.shape[0] != call.x.shape[0]:

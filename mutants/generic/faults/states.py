@@ -1,4 +1,4 @@
-"""What a cache holds is not what was computed: any tensor in it, keys or a recurrent state."""
+"""Faults in any tensor that a cache holds: keys, values or a recurrent state."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ wrong = functools.partial(
 
 @wrong(equivalent_if=in_bfloat16)
 def rounded_to_bfloat16(cache: CacheContents) -> None:
-    """Everything that is kept between calls is kept in bfloat16."""
+    """Each call rounds everything in the cache to bfloat16."""
     for state in cache.states:
         state.copy_(state.bfloat16())
 
 
 @wrong()
 def nought(cache: CacheContents) -> None:
-    """What a call leaves behind is all zeros: the next begins without a past."""
+    """Each call leaves only zeros in the cache: the next one starts without a past."""
     for state in cache.states:
         state.zero_()
 
 
 @wrong(advice="draw two rows or more")
 def rows_crossed(cache: CacheContents) -> None:
-    """Each row goes on with what the row before it left."""
+    """Each row continues with the state of the row before it."""
     for state in cache.states:
         state.copy_(state.roll(1, 0))
 
 
 @wrong(advice="draw two rows or more")
 def of_the_first_row(cache: CacheContents) -> None:
-    """All rows go on with what the first one left."""
+    """All rows continue with the state of the first row."""
     for state in cache.states:
         state.copy_(state[:1].clone().expand_as(state))
 
 
 @wrong()
 def doubled(cache: CacheContents) -> None:
-    """What is kept of the last tensor is twice what it was."""
+    """Each call doubles the last tensor in the cache."""
     for state in cache.states[-1:]:
         state.mul_(2)
 
 
 @wrong()
 def last_feature_lost(cache: CacheContents) -> None:
-    """The last feature of everything that is kept is zero."""
+    """Each call sets the last feature of every tensor in the cache to zero."""
     for state in cache.states:
         state[..., -1:] = 0
