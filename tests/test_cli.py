@@ -324,9 +324,10 @@ def test_help_names_every_command_and_costs_no_torch():
         assert f"\n  {command} " in done.stdout
 
 
-def test_the_installed_command_ends_with_the_verdict():
-    """The console script passes the exit code on."""
-    command = [sys.executable, "-m", "kvfuzz.cli.main", "fuzz", "nosuch"]
+@pytest.mark.parametrize("module", ["kvfuzz.cli", "kvfuzz.cli.main"])
+def test_the_installed_command_ends_with_the_verdict(module):
+    """The console script passes the exit code on; so does either module."""
+    command = [sys.executable, "-m", module, "fuzz", "nosuch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
