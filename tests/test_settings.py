@@ -98,6 +98,17 @@ def test_an_option_is_known_by_its_former_name_too(run, former):
         assert not re.search(r"--(time|length|expect)\b", text)
 
 
+@pytest.mark.parametrize("option", ["--pairs", "--by"])
+def test_a_removed_option_says_what_to_do_instead(run, option):
+    """On the command line and in pyproject.toml; `--help` does not show it."""
+    refused = run("score", "zoo", option, "1")
+    assert refused[:2] == (2, "")
+    assert f"no {option} any more: benchmarks/" in refused[2]
+    Path("pyproject.toml").write_text(f"[tool.kvfuzz.score]\n{option.lstrip('-')} = 1\n")
+    assert run("score", "zoo") == refused
+    assert option not in run("score", "--help")[1]
+
+
 def test_a_setting_is_known_by_its_former_name_too(run):
     """In pyproject.toml; the present name wins where both are given."""
     Path("pyproject.toml").write_text(

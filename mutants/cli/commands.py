@@ -25,7 +25,7 @@ from kvfuzz.cli.options import (
     subject_options,
     workers_option,
 )
-from mutants.cli.options import Reporting, campaign_options, reporting_options
+from mutants.cli.options import Reporting, campaign_options, removed_option, reporting_options
 from mutants.report.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--shrink/--no-shrink", default=True, help="Shrink the case of each kill.", show_default=True
 )
+@removed_option("--pairs", "benchmarks/pairs.py scores pairs of mutants")
+@removed_option("--by", "benchmarks/declarations.py prints what each kind of step kills")
 @campaign_options
 @subject_options
 @calibration_option

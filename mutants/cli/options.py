@@ -14,7 +14,18 @@ from typing import Any
 import click
 
 from kvfuzz.cli.options import Finite, Shard, Written
+from kvfuzz.errors import UsageError
 from mutants.report.outputs import FORMATS, Format, Outputs
+
+
+def removed_option(name: str, hint: str) -> Callable[[Any], Any]:
+    """Returns a hidden option that is refused: an old script learns from `hint` what to do."""
+
+    def refuse(context: click.Context, _option: click.Parameter, value: object) -> None:
+        if value is not None:
+            raise UsageError(f"kvfuzz {context.info_name} has no {name} any more: {hint}")
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse)
 
 
 def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
