@@ -88,8 +88,9 @@ def test_a_keyword_is_known_by_its_former_name_too():
     with pytest.warns(DeprecationWarning, match="'locating' of kvfuzz.fuzz is now called 'locate'"):
         again = fuzz(models.Summing, examples=20, max_length=1, seed=0, locating=False)
     assert replace(hunt, seconds=0) == replace(again, seconds=0)
+    assert (hunt.rows, hunt.weak_rows) == (hunt.positions, hunt.weak_positions)
     assert kvfuzz.state_machine(models.Summing, longest=3).space.max_length == 3
-    with pytest.raises(TypeError, match="exampels"):
+    with pytest.raises(TypeError, match=r"fuzz\(\) .*exampels.*did you mean examples"):
         fuzz(models.Summing, exampels=20)
 
 

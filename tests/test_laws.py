@@ -8,7 +8,8 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop, Fork, Reorder, Reset, Restore
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
-from kvfuzz.search.judge import check_law
+from kvfuzz.oracle.reference import find_reference
+from kvfuzz.search.judge import KnownReference, check_law
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects.recomputing import Recomputes
@@ -117,6 +118,15 @@ def test_a_law_that_says_nothing_about_a_case_is_discarded():
     one = Case(((1,),), (1,))
     for law in ("causality", "isolation", "frame", "generation"):
         assert check_law(law, Recomputes(), one).status == "discarded"
+
+
+def test_a_law_takes_a_reference_that_is_already_known():
+    """With the verdict that it gives without."""
+    subject, case = Recomputes(), Case(ROWS, (5,))
+    known = KnownReference(case, subject, find_reference(subject, case))
+    verdict = check_law("causality", subject, case, known=known)
+    assert verdict == check_law("causality", subject, case, known=None)
+    assert (verdict.rows, verdict.weak_rows) == (verdict.positions, verdict.weak_positions)
 
 
 def test_an_unknown_law_is_refused():

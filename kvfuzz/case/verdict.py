@@ -93,7 +93,14 @@ class Verdict:
     def diverged(self) -> bool:
         return self.status == "diverged"
 
+    # The former names of two fields are kept for one release.
+    @property
+    def rows(self) -> int:
+        return self.positions
+
+    @property
+    def weak_rows(self) -> int:
+        return self.weak_positions
+
     def to_json(self) -> dict[str, Any]:
-        # The former names of two keys are kept for one release.
-        former = {"rows": self.positions, "weak_rows": self.weak_positions}
-        return asdict(self) | former
+        return asdict(self) | {"rows": self.rows, "weak_rows": self.weak_rows}

@@ -133,6 +133,15 @@ class Hunt:
     counterexample: Counterexample | None = None
     path: Path | None = None
 
+    # The former names of two fields are kept for one release.
+    @property
+    def rows(self) -> int:
+        return self.positions
+
+    @property
+    def weak_rows(self) -> int:
+        return self.weak_positions
+
     def not_exercised(self) -> dict[str, str]:
         """Returns the features and laws that no agreeing case had, each with the reason. The hunt
         proved nothing about them."""
@@ -153,9 +162,8 @@ class Hunt:
         paths = self.explanation.paths if self.explanation else None
         return {
             **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
-            # The keys of before, kept for one release.
-            "rows": self.positions,
-            "weak_rows": self.weak_positions,
+            "rows": self.rows,
+            "weak_rows": self.weak_rows,
             "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
             "not_exercised": self.not_exercised(),
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
@@ -207,6 +215,11 @@ def _read_settings(given: dict[str, Any]) -> FuzzSettings:
             given.setdefault(name, given.pop(former))
     if given.get("options", True) is None:
         del given["options"]
+    known = [each.name for each in fields(FuzzSettings)]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(f"fuzz() got an unexpected keyword argument {name!r}{hint}")
     return FuzzSettings(**given)
 
 

@@ -109,18 +109,25 @@ def judge_by(
 
 
 def check_law(
-    law: str, subject: Subject, case: Case, name: str = "subject", leeway: float = 1.0
+    law: str,
+    subject: Subject,
+    case: Case,
+    name: str = "subject",
+    leeway: float = 1.0,
+    *,
+    known: KnownReference | None = None,
 ) -> Verdict:
     """Judges `case` by `law` alone, one of LAWS.
 
-    Outside float64 the tolerance is multiplied by `leeway`, that of a calibration. The verdict is
-    `discarded` if the law does not apply to the case, or if a path raises on the input that the law
-    changes. Raises UsageError for an unknown law, InvalidCase if the case does not fit the subject,
-    InvalidSubject if the subject breaks the protocol; errors call it `name`.
+    Outside float64 the tolerance is multiplied by `leeway`, that of a calibration. `known` is the
+    reference, if it has been computed. The verdict is `discarded` if the law does not apply to the
+    case, or if a path raises on the input that the law changes. Raises UsageError for an unknown
+    law, InvalidCase if the case does not fit the subject, InvalidSubject if the subject breaks the
+    protocol; errors call it `name`.
     """
     if law not in LAWS:
         raise UsageError(
             f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
         )
     require_fit(require_protocol(subject, name), case, name)
-    return judge_by(law, subject, case, name, leeway)
+    return judge_by(law, subject, case, name, leeway, known)
