@@ -103,6 +103,7 @@ def test_a_cache_that_writes_over_its_own_logits_is_judged_by_what_it_returned()
         ),
         (raising.NoTuple(), r"should return \(logits, cache\), got Tensor"),
         (raising.NoCacheMethod(), r"has no method new_cache\(batch\)"),
+        (raising.ExtraArgument(), r"cached should be a method cached\(tokens, cache\)"),
         (raising.BadVocabulary(), "vocab_size should be a positive integer, got 0"),
     ],
 )

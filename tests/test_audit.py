@@ -104,12 +104,12 @@ def test_the_cache_has_the_source_texts_shapes_and_bytes(result):
 
 
 def test_both_deliberate_failures_are_caught_and_named(result):
-    """A wrong position begins at the position record, a wrong layer's cache at that cache."""
+    """A wrong position begins at the position ids, a wrong layer's cache at that cache."""
     position, layer = result.sabotages
     assert (position.name, position.caught) == ("wrong-position", True)
     assert (position.first_site, position.position) == ("position", 2)
     assert (layer.name, layer.caught, layer.first_site) == ("wrong-layer", True, "1.cache")
-    assert layer.first_site_prose == "appended cache of layer 2"
+    assert layer.first_site_prose == "cache of layer 2"
     assert min(position.max_abs_diff, layer.max_abs_diff) > 0.1
 
 

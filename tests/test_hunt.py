@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
 from hypothesis.errors import UnsatisfiedAssumption
 
 import kvfuzz
@@ -275,3 +276,22 @@ def test_what_a_bug_does_not_need_is_taken_out():
     forked = simplify(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
     assert (forked.schedule, forked.given) == ((1, Fork(), 1), ())
     assert simplify(case, lambda _: False) == case
+
+
+def test_a_hunt_runs_on_one_torch_thread_and_restores_what_there_were():
+    """In a test of a user's as well, where nothing else sets it."""
+    seen = set()
+
+    class Counts(models.Summing):
+        def uncached(self, tokens):
+            seen.add(torch.get_num_threads())
+            return super().uncached(tokens)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert_agrees(Counts(), examples=5, seed=0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1}

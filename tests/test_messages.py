@@ -34,7 +34,7 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "  difference # is # x the allowed # (float32, from the noise of the uncached path)",
         "  impact: the likeliest token changes at # of # positions, KL divergence up to # nats, "
         "relative L2 #",
-        "  first divergence: position record of row 0, step 3, position 2, by # where # is allowed",
+        "  first divergence: position ids of row 0, step 3, position 2, by # where # is allowed",
         '    kvfuzz/subjects/zoo/cached.py:#: note("position", None, x, index if index.dim() == 1 '
         "else index[..., None])",
         "  look first at: the position index of the third token (it is 1, and should be 2)",
@@ -117,7 +117,7 @@ def test_an_uncached_path_that_is_not_causal_is_said():
 
 
 def test_the_answer_to_the_source_texts_question():
-    """Prefixes of one and two tokens agree, the third differs right at its position record: look
+    """Prefixes of one and two tokens agree, the third differs right at its position ids: look
     at the position index of the third token."""
     factory = with_mutant(as_factory("zoo"), find("position.stops_after_the_prompt"))
     assert isinstance(factory, Factory)

@@ -148,8 +148,8 @@ def test_tracing_ends_with_its_context():
 
 
 def test_sites_sort_into_the_source_texts_order():
-    """Position record; of each layer the normalised record, K/V, cache, attention and residual,
-    then the MLP's; final normalisation; readout logits."""
+    """Position ids; of each layer the normalised hidden state, K/V, cache, attention and residual,
+    then the MLP's; final normalisation; logits."""
     kinds_in_layer = KINDS[1:-2]
     expected = [
         "position",
@@ -165,7 +165,7 @@ def test_sites_sort_into_the_source_texts_order():
 def test_layers_count_from_zero_in_json_and_from_one_in_prose():
     """One site, two ways to say it."""
     assert str(Site("cache", 0)) == "0.cache"
-    assert Site("cache", 0).prose == "appended cache of layer 1"
+    assert Site("cache", 0).prose == "cache of layer 1"
 
 
 @pytest.mark.parametrize(("kind", "layer"), [("norm", None), ("logits", 0), ("nosuch", None)])

@@ -16,7 +16,7 @@ from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
-from kvfuzz.search.pool import run_rounds_in_processes
+from kvfuzz.search.pool import one_torch_thread, run_rounds_in_processes
 from kvfuzz.search.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, as_factory
@@ -202,9 +202,10 @@ def fuzz(subject: Any, **settings: Unpack[FuzzKeywords]) -> Hunt:
     The keyword arguments are the fields of FuzzSettings: `examples`, `seed`, `seconds`, `workers`,
     `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate` and
     `progress`. With several workers, call it under `if __name__ == "__main__"`, since each process
-    imports the script. Raises UsageError and InvalidSubject.
+    imports the script. torch has one thread meanwhile. Raises UsageError and InvalidSubject.
     """
-    return _hunt(subject, _read_settings(dict(settings)))
+    with one_torch_thread():
+        return _hunt(subject, _read_settings(dict(settings)))
 
 
 def _read_settings(given: dict[str, Any]) -> FuzzSettings:

@@ -42,6 +42,18 @@ class _Executor(ProcessPoolExecutor):
 
 
 @contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Gives torch one thread inside: more make small models many times slower, and change
+    rounding."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def one_thread_each() -> Iterator[None]:
     """Gives processes that are started inside one torch thread. torch reads the environment when it
     is imported, which is before any code of ours runs in the process."""

@@ -133,6 +133,10 @@ def require_protocol(subject: Any, name: str) -> Subject:
                 f"{name} has no method {method}({', '.join(arguments)}): a subject offers "
                 "uncached, new_cache and cached (got " + type(subject).__name__ + ")"
             )
+        if not _takes(getattr(subject, method), len(arguments)):
+            raise InvalidSubject(
+                f"{name}.{method} should be a method {method}({', '.join(arguments)})"
+            )
     vocab_size = getattr(subject, "vocab_size", None)
     if not _is_count(vocab_size):
         raise InvalidSubject(f"{name}.vocab_size should be a positive integer, got {vocab_size!r}")

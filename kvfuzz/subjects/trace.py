@@ -13,17 +13,17 @@ AFTER = ("final_norm", "logits")
 KINDS = (*BEFORE, *IN_LAYER, *AFTER)
 
 _PROSE = {
-    "position": "position record",
-    "norm": "normalised record",
+    "position": "position ids",
+    "norm": "normalised hidden state",
     "kv": "new query, key and value",
-    "cache": "appended cache",
+    "cache": "cache",
     "attention": "attention",
     "residual": "residual",
-    "mlp_norm": "normalised record before the MLP",
+    "mlp_norm": "normalised hidden state before the MLP",
     "mlp": "MLP",
     "mlp_residual": "residual after the MLP",
     "final_norm": "final normalisation",
-    "logits": "readout logits",
+    "logits": "logits",
 }
 
 

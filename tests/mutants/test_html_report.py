@@ -95,7 +95,7 @@ def test_the_map_shows_every_place(real: Score, written: dict[str, Path]) -> Non
     """The map has one coloured cell for each difference that was measured, layers from 1."""
     page = Page(report.render(Report(real, written)))
     assert len(page.cells) == sum(len(item.map) for item in real.results)
-    assert "appended cache of layer 1" in page.text
+    assert "cache of layer 1" in page.text
     assert "layer 0" not in page.text
 
 
@@ -211,7 +211,7 @@ def test_a_score_of_100_percent_names_the_invalid_mutants(invalid: int, told: st
 def test_a_site_that_is_not_the_declared_one_is_said() -> None:
     """When a mutant shows first elsewhere than declared, the page says so in words."""
     page = Page(report.render(Report(made([result("append.prepends", site="1.attention")]))))
-    assert "attention of layer 2 but the mutant declares: appended cache of layer 1" in page.text
+    assert "attention of layer 2 but the mutant declares: cache of layer 1" in page.text
 
 
 @pytest.mark.parametrize("seen_in", ["owner/repo#12", f"a thread {HOSTILE}"])

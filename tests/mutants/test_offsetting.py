@@ -26,7 +26,7 @@ def prepared():
 
 
 def test_there_are_enough_of_them_at_different_sites():
-    """Of the position record, in layers and behind them."""
+    """Of the position ids, in layers and behind them."""
     assert len(PAIRS) >= 5
     assert len({find(mutant_id).site.kind for mutant_id in PAIRS}) >= 5
 

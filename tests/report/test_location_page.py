@@ -93,7 +93,7 @@ def test_the_page_shows_all_that_is_known():
         "cause mask",
         "suspect the cached path",
         "the positions agree",
-        "appended cache of layer 2",
+        "cache of layer 2",
         f"{times(350.0)} the allowed",
         "the slots are masked",
         "the fused kernel shows no scores",

@@ -113,7 +113,7 @@ def test_steps_that_only_change_the_cache_are_drawn():
     table = difference_table(cells, OPERATIONS, None)
     assert [head.kind for head in table.heads] == ["prefill", "decode", "crop", "reorder", "decode"]
     assert [head.words for head in table.heads][2:4] == ["crop 2", "reorder [1, 0]"]
-    assert "First divergence: appended cache of layer 2, step 4, position 1" in table.summary
+    assert "First divergence: cache of layer 2, step 4, position 1" in table.summary
     (cell,) = marked(table)
     assert cell.title.startswith(f"first divergence: {times(5.0)} the allowed")
 
@@ -136,7 +136,7 @@ def test_the_located_place_is_marked():
         assert "(MLP of layer 2, step 2, position 3, the fourth token)" in cell.title
         assert cell.text == "70"
     (cell,) = marked(difference_table(cells, OPERATIONS, None))
-    assert "(normalised record of layer 1, step 2, " in cell.title
+    assert "(normalised hidden state of layer 1, step 2, " in cell.title
 
 
 def test_a_place_that_the_map_lacks_is_said():
@@ -156,9 +156,9 @@ def test_a_divergence_below_the_rounding_is_explained():
     located = {"step": 0, "site": "0.cache", "position": 0}
     hidden, seen = difference_table(cells, case, located), difference_table(cells, case, None)
     assert "located in float64" in " ".join(hidden.notes)
-    assert [row.prose for row in hidden.rows] == ["appended cache of layer 1", "readout logits"]
+    assert [row.prose for row in hidden.rows] == ["cache of layer 1", "logits"]
     assert seen.notes == ()
-    assert "First divergence: readout logits" in seen.summary
+    assert "First divergence: logits" in seen.summary
 
 
 @pytest.mark.parametrize("excess", [math.inf, math.nan])
@@ -203,7 +203,7 @@ def test_a_large_map_is_kept_within_its_limits(case, limits):
     (cell,) = marked(table)
     assert cell.level == 0
     names = [row.prose for row in table.rows]
-    own = ["new query, key and value", "appended cache", "attention", "MLP"]
+    own = ["new query, key and value", "cache", "attention", "MLP"]
     assert [f"{kind} of layer 18" in names for kind in own] == [True] * 4
 
 

@@ -92,6 +92,13 @@ class NoTuple(Summing):
         return super().cached(tokens, cache)[0]
 
 
+class ExtraArgument(Summing):
+    """Its cached path needs an argument that nobody passes."""
+
+    def cached(self, tokens, cache, position):
+        return super().cached(tokens, cache)
+
+
 class NoCacheMethod:
     """Lacks new_cache and cached."""
 
