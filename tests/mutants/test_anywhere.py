@@ -210,7 +210,7 @@ def test_a_killed_placebo_voids_the_score(monkeypatch):
     monkeypatch.setattr(registry, "generic_mutants", lambda: {**generic_mutants(), wolf.id: wolf})
     found = score(OFFERING, operators=["norms"], examples=20, seed=1, shrink=False)
     assert found.percent is None
-    assert found.reason == "the placebo states.wolf, changes nothing, but is killed"
+    assert found.reason == "the placebo states.wolf changes nothing, but is killed"
 
 
 @pytest.mark.parametrize("mutant_id", [*SCORED, *PLACEBOS])
