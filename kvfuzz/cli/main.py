@@ -44,8 +44,9 @@ EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
 def cli(ctx: click.Context) -> None:
     """Check that a language model gives the same logits with its KV cache as without it.
 
-    SUBJECT names the model: zoo, zoo:NAME, transformers:MODEL_TYPE, transformers:DIRECTORY,
-    package.module:attribute or path/to/file.py:attribute.
+    SUBJECT names the model: path/to/file.py:attribute, package.module:attribute,
+    transformers:MODEL_TYPE, transformers:DIRECTORY, mlx:TYPE, transformer_lens:POSITIONS, zoo or
+    zoo:NAME (the built-in decoder), or mutant:ID (the built-in decoder with a fault).
     """
     assert isinstance(ctx.command, click.Group)
     ctx.default_map = default_map(ctx.command, Path())
@@ -88,7 +89,7 @@ def audit(json_file: Path | None) -> int:
 )  # fmt: skip
 @click.option(
     "--law", "laws", multiple=True, metavar="LAW",
-    help="Also check this law (repeatable; default: rotate through all).",
+    help="Companion law to check besides agreement (repeatable; default: all, in rotation).",
 )  # fmt: skip
 @expected_option
 @click.option(
@@ -270,7 +271,7 @@ def locate(
 ) -> int:
     """Locate a counterexample: the first state that differs, its source line, its cause.
 
-    Imports the code of the subject that it names. Exit code 0 if located, 3 if it now agrees.
+    Imports the code of the subject that the file names. Exit code 0 if located, 3 if it now agrees.
     """
     from rich.console import Console
 

@@ -198,7 +198,8 @@ subject_options = as_one_argument(
     ),
     click.option(
         "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.json",
-        help="JSON object with settings of the model.",
+        help="JSON object with settings of the model, for transformers the fields of its config "
+        'class, such as {"num_hidden_layers": 3}.',
     ),
 )  # fmt: skip
 """--device --dtype --attn --config, passed to the command as `subject_options`."""

@@ -53,8 +53,10 @@ if TYPE_CHECKING:
     "--matrix", is_flag=True, help="Run every case on every mutant; reports show the kill matrix."
 )
 @click.option(
-    "--shrink/--no-shrink", default=True, help="Shrink the case of each kill.", show_default=True
-)
+    "--shrink/--no-shrink", default=True, show_default=True,
+    help="Shrink the case of each kill. This takes most of the time: --no-shrink is many times "
+    "faster.",
+)  # fmt: skip
 @removed_option("--pairs", "benchmarks/pairs.py scores pairs of mutants")
 @removed_option("--by", "benchmarks/declarations.py prints what each kind of step kills")
 @campaign_options
@@ -112,7 +114,10 @@ def _plain_warnings() -> Iterator[None]:
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
-@folder_option
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(".kvfuzz"),
+    show_default=True, help="Folder for witnesses, the shrunk case of each kill.",
+)  # fmt: skip
 @reporting_options
 def merge(reports: tuple[Path, ...], folder: Path, reporting: Reporting) -> int:
     """Merge the REPORTS (--json) of all shards of a campaign into one score.

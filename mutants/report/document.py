@@ -18,8 +18,8 @@ from mutants.mutant import Mutant
 HEAD = """# The mutants
 
 A mutant is a bug that is injected on purpose, to see whether a checker finds it. Each mutant on
-this page is one bug in the cached path of the registered decoder. `kvfuzz score` runs them all:
-the more of them it kills, the more of your real bugs it is likely to find.
+this page is one bug in the cached path of the built-in decoder (`zoo`). `kvfuzz score` runs them
+all: the more of them it kills, the more of your real bugs it is likely to find.
 
 `kvfuzz mutants ID` shows the source of a mutant and a case that kills it. `kvfuzz fuzz mutant:ID`
 hunts it as if it were a bug of your own. [Adding a mutant](adding-a-mutant.md) takes one
