@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("subject", default="zoo")
 @click.option(
-    "--mutant", "mutants", multiple=True, metavar="ID", help="Score this mutant only (repeatable)."
+    "--mutant",
+    "mutants",
+    multiple=True,
+    metavar="ID",
+    help="Score this mutant only (repeatable; with --operator, mutants must match both).",
 )
 @click.option(
     "--operator", "operators", multiple=True, help="Score this family of mutants only (repeatable)."

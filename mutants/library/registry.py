@@ -105,6 +105,11 @@ def select(
         and (not operators or mutant.operator in operators)
     ]
     if not scored:
+        if ids and operators:
+            raise UsageError(
+                f"no mutant is both in --mutant {', '.join(ids)} and in the family --operator "
+                f"{', '.join(operators)}: give one of the two options"
+            )
         subjects = sorted({mutant.subject for mutant in all_mutants().values()})
         raise UsageError(
             f"no mutant to score for subject {subject!r}: the library has faults for "

@@ -18,8 +18,10 @@ from mutants.mutant import Mutant
 HEAD = """# The mutants
 
 A mutant is a bug that is injected on purpose, to see whether a checker finds it. Each mutant on
-this page is one bug in the cached path of the built-in decoder (`zoo`). `kvfuzz score` runs them
-all: the more of them it kills, the more of your real bugs it is likely to find.
+this page is one bug in the cached path of the built-in decoder (`zoo`), or in both paths where only
+a companion law can find it. `kvfuzz score` runs them all: the more of them it kills, the more of
+your real bugs it is likely to find. The mutants of `canary` and `placebo` are controls, which test
+the checker itself and are not part of the score.
 
 `kvfuzz mutants ID` shows the source of a mutant and a case that kills it. `kvfuzz fuzz mutant:ID`
 hunts it as if it were a bug of your own. [Adding a mutant](adding-a-mutant.md) takes one
@@ -28,8 +30,9 @@ function.
 How to read the tables:
 
 - **First differing site** is the first state inside the decoder that is wrong, such as `0.kv`,
-  the keys and values of layer 0. A law in parentheses means that both paths have the bug, so that
-  their logits agree, and that this law finds it ([laws](programs.md#laws)).
+  the keys and values of layer 0. A law in parentheses means that the logits of the two paths
+  agree, mostly because both have the bug, and that this law finds it ([laws](programs.md#laws)).
+  *Vacuity* means that the mutant ignores its cache on both paths, so that agreement proves nothing.
 - **Killed by** lists what a case needs, such as a crop or left padding. Some mutants need no more
   than any case has.
 - **Seen in** is a public report of the same bug in a released library.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
-from kvfuzz.errors import InvalidSubject
+from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.localize.traced_states import first_state
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.reference import find_reference
@@ -215,6 +215,12 @@ def test_mutants_are_chosen_by_subject_operator_and_id():
     scored, _ = select("zoo", ids=("layer.reads_the_layer_below",))
     assert [m.id for m in scored] == ["layer.reads_the_layer_below"]
     assert {m.subject for m in select("transformers:llama")[0]} == {"any"}
+
+
+def test_a_mutant_of_another_operator_is_refused_with_both_names():
+    """The two filters intersect; what is in neither is no reason to speak of other packages."""
+    with pytest.raises(UsageError, match=r"both in --mutant append.prepends and in .* norm:"):
+        select("zoo", ids=("append.prepends",), operators=("norm",))
 
 
 def test_a_mutant_declares_what_its_witness_exercises(run, tmp_path):
