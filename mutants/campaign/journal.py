@@ -54,6 +54,10 @@ class Journal:
                 raise UsageError(f"{path} is a database of another program: name another file")
             self._file.executescript(SCHEMA)
 
+    def has_campaigns(self) -> bool:
+        with self._errors_in_one_line():
+            return self._file.execute("SELECT 1 FROM campaign").fetchone() is not None
+
     def newest(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Returns the identity of the last campaign that differs from `identity` only in its seed
         and cases. Raises UsageError, with what differs, if there is none."""

@@ -217,9 +217,14 @@ class _Run:
         """Returns the outcomes of `order` that the journal has, if the campaign is resumed."""
         if self.journal is None:
             return {}
+        resumes = self.settings.resume and self.journal.has_campaigns()
         self.journal.begin(self.identity, order, self.settings.resume)
         known = self.journal.finished(digest_of(self.identity))
-        return {name: known[name] for name in order if name in known}
+        finished = {name: known[name] for name in order if name in known}
+        if resumes and not finished:
+            message = f"{self.journal.path} has no results of this campaign: all mutants are judged"
+            warnings.warn(message, stacklevel=2)
+        return finished
 
     def _judge(self, names: list[str]) -> Iterator[MutantOutcome]:
         """Judges the mutants called `names`, and yields each outcome when it is known. A mutant

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_a_journal_of_an_earlier_version_is_refused_in_one_line(tmp_path, monkey
         match=r"ran with another version of kvfuzz",
     ):
         score("zoo", mutants=SEVERAL[:1], examples=5, shrink=False, journal=journal, resume=True)
+
+
+def test_under_a_seed_a_journal_of_an_earlier_version_is_warned_of(tmp_path, monkeypatch):
+    """The campaign begins anew, and says so; a first run has nothing to say."""
+    from mutants.campaign import campaign
+
+    asked = {"mutants": SEVERAL[:1], "seed": 3, "examples": 5, "shrink": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        score("zoo", **asked, journal=tmp_path / "score.sqlite", resume=True)
+    monkeypatch.setattr(campaign, "_code_digest", lambda _: "another")
+    with pytest.warns(UserWarning, match="no results of this campaign: all mutants are judged"):
+        score("zoo", **asked, journal=tmp_path / "score.sqlite", resume=True)
 
 
 def test_without_resume_a_campaign_is_judged_anew(tmp_path):
