@@ -1,5 +1,8 @@
 """The companion laws: each names what breaks it, and says nothing against what is right."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects.recomputing import Recomputes
 
+CORPUS = Path(__file__).parent / "corpus"
 ROWS = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10))
 PROGRAM = (2, Crop(1), 1, Reorder((1, 0)), 1, Fork(), 1)
 
@@ -129,13 +133,17 @@ def test_a_law_takes_a_reference_that_is_already_known():
     assert (verdict.rows, verdict.weak_rows) == (verdict.positions, verdict.weak_positions)
 
 
-def test_an_unknown_law_is_refused():
-    """With the near one."""
+def test_an_unknown_law_is_refused(tmp_path):
+    """With the near one; in a counterexample too."""
     with pytest.raises(UsageError, match="did you mean causality"):
         check_law("causalty", Recomputes(), Case(ROWS, (5,)))
     with pytest.raises(UsageError, match="choose from agreement, causality"):
         kvfuzz.fuzz(Recomputes, laws=["gravity"])
     assert LAWS[0] == "agreement"
+    file = tmp_path / "case.json"
+    recorded = json.loads((CORPUS / "narrowest-in-float32.json").read_text())
+    file.write_text(json.dumps({**recorded, "verdict": {"law": "causalty"}}))
+    assert "did you mean causality" in kvfuzz.replay(file).error
 
 
 class Shown(Recomputes):

@@ -100,7 +100,12 @@ def judge_by(
     leeway: float = 1.0,
     known: KnownReference | None = None,
 ) -> Verdict:
-    """Judges `case` by `law` alone, one of LAWS. The factory has checked `subject`."""
+    """Judges `case` by `law` alone, one of LAWS. The factory has checked `subject`. Raises
+    UsageError for an unknown law."""
+    if law not in LAWS:
+        raise UsageError(
+            f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
+        )
     if law == "agreement":
         return check_agreement(subject, case, name, leeway=leeway)
     if law == "latent":
@@ -125,9 +130,5 @@ def check_law(
     law, InvalidCase if the case does not fit the subject, InvalidSubject if the subject breaks the
     protocol; errors call it `name`.
     """
-    if law not in LAWS:
-        raise UsageError(
-            f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
-        )
     require_fit(require_protocol(subject, name), case, name)
     return judge_by(law, subject, case, name, leeway, known)
