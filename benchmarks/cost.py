@@ -72,7 +72,7 @@ def _search(subject: str, examples: int, repeats: int) -> None:
 
 
 def _floor(name: str, dtype: str, repeats: int) -> None:
-    """Of the registered decoder, on the cases of a hunt."""
+    """Of the built-in decoder, on the cases of a hunt."""
     factory = load(name, Options(dtype=dtype))
     cases = draw_cases(space_of(factory), 0, 50)
     items = [(factory.subject(case), layout(case).sequences) for case in cases]

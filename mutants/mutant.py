@@ -194,7 +194,7 @@ def mutant(*targets: str, **declared: Unpack[Declared]) -> Callable[[Fault], Mut
     """Makes the decorated function a mutant. Its operator is the name of its file, its name the
     function's, its description the docstring.
 
-    A target without a module is a function of the registered decoder's cached path; one that begins
+    A target without a module is a function of the built-in decoder's cached path; one that begins
     with a dot is in the decoder's package. With `sizes` the function takes an argument `size` too.
     `needs` add to the NEEDS of the file. Raises ValueError for a mutant that lacks a declaration.
     """
@@ -231,7 +231,7 @@ def identify(fault: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _require_declared(mutant: Mutant) -> None:
-    """Raises ValueError if a mutant of the registered decoder lacks a witness, a site or a law."""
+    """Raises ValueError if a mutant of the built-in decoder lacks a witness, a site or a law."""
     scored = not mutant.placebo and mutant.equivalent is None
     has_site = mutant.site is not None or mutant.law not in LOCATED
     if scored and not (has_site and mutant.witness is not None):

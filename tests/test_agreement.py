@@ -165,7 +165,7 @@ def test_a_subject_that_writes_into_its_tokens_harms_nobody():
 
 
 class CountsRuns(Decoder):
-    """The registered decoder; counts how often its noise is measured."""
+    """The built-in decoder; counts how often its noise is measured."""
 
     measured = 0
 

@@ -39,7 +39,7 @@ def test_the_step_of_float64_moves_every_weight():
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_many_sets_of_weights_at_once_give_the_noise_of_one_after_another(preset, dtype):
-    """The registered decoder's shortcut measures what the general way measures."""
+    """The built-in decoder's shortcut measures what the general way measures."""
     subject, kind = Decoder(PRESETS[preset], seed=5, dtype=dtype), getattr(torch, dtype)
     uncached = run_uncached(subject, ROWS)
     quick = logits_noise(subject, ROWS, uncached, kind)

@@ -1,4 +1,4 @@
-"""The states that the registered decoder reports: the first that differs, and their map."""
+"""The states that the built-in decoder reports: the first that differs, and their map."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """The order in which a mutant runs the cases: those most like its witness first.
 
 Whether some case kills a mutant does not depend on the order; how many run before the kill does.
-In the order of drawing, a mutant of the registered decoder runs ten cases on average; in this order
+In the order of drawing, a mutant of the built-in decoder runs ten cases on average; in this order
 little more than one.
 """
 

@@ -25,7 +25,7 @@ def code_digest(mutant: Mutant, *parts: Any) -> str:
     """A digest of the code of `mutant`, its targets and settings, and of `parts`.
 
     Code is the fault's function, the functions or whole classes that its targets are in, and all
-    that these name in the fault's file and in the registered decoder, and so on. Other code of the
+    that these name in the fault's file and in the built-in decoder, and so on. Other code of the
     decoder does not count: the tests confirm each fault again on shorter programs.
     """
     homes = (mutant.fault.__module__, ZOO)

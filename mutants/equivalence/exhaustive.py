@@ -204,7 +204,7 @@ def _require_same(
 
 
 def declared_equivalents() -> list[Mutant]:
-    """Returns the mutants of the registered decoder that are declared equivalent."""
+    """Returns the mutants of the built-in decoder that are declared equivalent."""
     return [m for m in library().values() if m.equivalent is not None and m.subject == "zoo"]
 
 

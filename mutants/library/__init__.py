@@ -1,1 +1,1 @@
-"""The mutants of the registered decoder: the registry and its faults."""
+"""The mutants of the built-in decoder: the registry and its faults."""

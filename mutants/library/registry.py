@@ -105,19 +105,23 @@ def select(
         and (not operators or mutant.operator in operators)
     ]
     if not scored:
-        if ids and operators:
-            raise UsageError(
-                f"no mutant is both in --mutant {', '.join(ids)} and in the family --operator "
-                f"{', '.join(operators)}: give one of the two options"
-            )
-        subjects = sorted({mutant.subject for mutant in all_mutants().values()})
-        raise UsageError(
-            f"no mutant to score for subject {subject!r}: the library has faults for "
-            f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
-        )
+        raise _nothing_to_score(subject, ids, operators)
     watch = [mutant for mutant in offered if mutant.is_control]
     # A package that offers no controls of its own gets the generic ones.
     return scored, watch or [mutant for mutant in generic_mutants().values() if mutant.is_control]
+
+
+def _nothing_to_score(subject: str, ids: tuple[str, ...], operators: tuple[str, ...]) -> UsageError:
+    if ids and operators:
+        return UsageError(
+            f"no mutant is both in --mutant {', '.join(ids)} and in the family --operator "
+            f"{', '.join(operators)}: give one of the two options"
+        )
+    subjects = sorted({mutant.subject for mutant in all_mutants().values()})
+    return UsageError(
+        f"no mutant to score for subject {subject!r}: the library has faults for "
+        f"{', '.join(subjects)}; packages add theirs through the entry point {GROUP}"
+    )
 
 
 def _find_for(mutant_id: str, subject: str) -> Mutant:
@@ -141,7 +145,7 @@ def of_operators(operators: tuple[str, ...] = ()) -> list[Mutant]:
 
 
 def matches(mutant: Mutant, subject: str) -> bool:
-    """Whether `mutant` fits `subject`. `zoo` stands for every preset of the registered decoder."""
+    """Whether `mutant` fits `subject`. `zoo` stands for every preset of the built-in decoder."""
     return mutant.subject in (ANY, subject, subject.partition(":")[0])
 
 

@@ -1,4 +1,4 @@
-"""Random programs of everything that can be done to a cache of the registered decoder, and a plain
+"""Random programs of everything that can be done to a cache of the built-in decoder, and a plain
 account of what each row then holds."""
 
 import pickle

@@ -1,4 +1,4 @@
-"""The registered decoder: two honest paths, by facts from outside either."""
+"""The built-in decoder: two honest paths, by facts from outside either."""
 
 import math
 

@@ -36,7 +36,7 @@ _SKIPPED = (
 _MAX_LINES = 6
 # Every forward call starts in this file: the frames outside it are not the model's.
 _ENTRY = str(_KVFUZZ / "subjects" / "run.py")
-# The registered decoder is part of kvfuzz, and a model all the same.
+# The built-in decoder is part of kvfuzz, and a model all the same.
 _OWN_MODELS = str(_KVFUZZ / "subjects" / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
 

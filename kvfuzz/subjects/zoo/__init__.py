@@ -1,2 +1,2 @@
-"""The registered decoder: small, with two separate paths, `uncached` and `cached`, over one set of
+"""The built-in decoder: small, with two separate paths, `uncached` and `cached`, over one set of
 weights, and several kinds of storage. Mutants replace functions of its cached path."""

@@ -1,4 +1,4 @@
-"""The cache of the registered decoder."""
+"""The cache of the built-in decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cached path of the registered decoder: computes each token once, and stores the rest.
+"""The cached path of the built-in decoder: computes each token once, and stores the rest.
 
 Every stage is a function of this module, and is called through the module: a mutant replaces one
 stage, and a reader follows the path from top to bottom. The path shares weights and arithmetic with

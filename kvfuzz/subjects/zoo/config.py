@@ -1,4 +1,4 @@
-"""The configuration of a registered decoder."""
+"""The configuration of a built-in decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registered decoder, as a subject."""
+"""The built-in decoder, as a subject."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvfuzz.subjects.zoo.weights import Parameters, draw_parameters, views
 
 
 class Decoder:
-    """A registered decoder: two paths over one set of weights.
+    """A built-in decoder: two paths over one set of weights.
 
     `parameters` are the weights to use; by default `seed` draws them, in `dtype` on `device`.
     `kvfuzz.subjects.zoo.operations` has what else can be done to a cache.

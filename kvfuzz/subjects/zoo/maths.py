@@ -1,4 +1,4 @@
-"""Arithmetic that both paths of the registered decoder share.
+"""Arithmetic that both paths of the built-in decoder share.
 
 Nothing here knows positions, masks or storage. Cache bugs hide there, so each path has its own.
 """

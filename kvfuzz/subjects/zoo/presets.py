@@ -1,4 +1,4 @@
-"""The registered decoders by name, and the factory of `zoo` and `zoo:NAME`."""
+"""The built-in decoders by name, and the factory of `zoo` and `zoo:NAME`."""
 
 from __future__ import annotations
 

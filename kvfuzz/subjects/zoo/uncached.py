@@ -1,4 +1,4 @@
-"""The uncached path of the registered decoder: the whole prefix at once, no state."""
+"""The uncached path of the built-in decoder: the whole prefix at once, no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of a registered decoder: one flat parameter, and the named views into it."""
+"""The weights of a built-in decoder: one flat parameter, and the named views into it."""
 
 from __future__ import annotations
 
