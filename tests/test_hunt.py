@@ -16,7 +16,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
-from kvfuzz.search.hypothesis_run import _Run
+from kvfuzz.search.hypothesis_run import DrawnRound
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, draw_cases
 from kvfuzz.search.shrink import simplify
@@ -255,7 +255,7 @@ def test_a_long_hunt_survives_that_its_cases_are_tried_again():
 def test_a_case_that_is_tried_again_gets_the_answer_of_the_first_time(status):
     """Passed over by the balance, drawn again as no evidence, or kept."""
     space = space_of(load("zoo"))
-    run = _Run(space, 60, lambda case: Verdict(status), Balance(space, 60), spare=1)
+    run = DrawnRound(space, 60, lambda case: Verdict(status), Balance(space, 60), spare=1)
     answers = []
     for case in draw_cases(space, 0, 5) * 2:
         try:

@@ -36,7 +36,7 @@ def run_strategy(
     a run of TARGETED examples or more draws all focuses together and climbs the excess of the
     verdicts: that finds a fault too small for most cases in half as many.
     """
-    run = _Run(space, examples, examine, Balance(space, examples), spare=examples)
+    run = DrawnRound(space, examples, examine, Balance(space, examples), spare=examples)
     if examples >= TARGETED:
         run.draw(None, seed, examples, database)
         return
@@ -45,7 +45,7 @@ def run_strategy(
 
 
 @dataclass
-class _Run:
+class DrawnRound:
     """The cases of one round, drawn by one or several Hypothesis runs.
 
     A case whose verdict proves nothing is replaced by another, up to `spare` times. `rejected` says

@@ -47,7 +47,7 @@ class Faulty:
         self.subject = subject
         self.fault = fault
         self.both = both
-        self.places = [_place(target) for target in targets]
+        self.places = [find_target(target) for target in targets]
         self.reached = 0
         self.calls = 0
         self._first = self._made()
@@ -125,7 +125,7 @@ def replaced(
             setattr(owner, name, function)
 
 
-def _place(target: str) -> tuple[Any, str]:
+def find_target(target: str) -> tuple[Any, str]:
     """Finds the owner and the name of `module:attribute`."""
     module_name, _, path = target.partition(":")
     *owners, name = path.split(".")

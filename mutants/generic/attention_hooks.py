@@ -37,7 +37,7 @@ def attention(
                 return changed
 
             new = call.args[0].shape[1]
-            with _SoftmaxMode(change, after, new, call.record.slots + new):
+            with SoftmaxMode(change, after, new, call.record.slots + new):
                 return call.go()
 
         fields = {"lacks": LACKS, "advice": "feed a filled cache: two calls or more", **declared}
@@ -46,7 +46,7 @@ def attention(
     return decorated
 
 
-class _SoftmaxMode(TorchFunctionMode):
+class SoftmaxMode(TorchFunctionMode):
     """Applies `change` before or `after` each softmax of `new` queries over keys. It computes fused
     attention step by step for that. A softmax without a fourth axis counts only if it has as many
     keys as `slots`, since a router has a softmax too."""

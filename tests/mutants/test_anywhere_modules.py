@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kvfuzz.subjects.loading import load
-from mutants.generic.attention_hooks import _SoftmaxMode, seen
+from mutants.generic.attention_hooks import SoftmaxMode, seen
 from mutants.generic.cache_contents import write
 from mutants.generic.module_roles import ModuleRoles, module_roles
 from tests.subjects import decoders
@@ -159,10 +159,10 @@ ALL = torch.ones(3, 5, dtype=torch.bool)
 def test_attention_taken_apart_is_torchs_own(given):
     """The fused kernel and what takes its place give the same; and a change of scores shows."""
     expected = F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given)
-    with _SoftmaxMode(lambda scores: scores, False, 3, 5):
+    with SoftmaxMode(lambda scores: scores, False, 3, 5):
         found = F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given)
     torch.testing.assert_close(found, expected)
-    with _SoftmaxMode(lambda scores: scores * 2, False, 3, 5):
+    with SoftmaxMode(lambda scores: scores * 2, False, 3, 5):
         assert not torch.allclose(
             F.scaled_dot_product_attention(QUERY, KEY, VALUE, **given), expected
         )
@@ -172,7 +172,7 @@ def test_grouped_heads_are_repeated_one_by_one():
     """As torch documents enable_gqa."""
     given = {"enable_gqa": True}
     expected = F.scaled_dot_product_attention(QUERY, KEY[:, :2], VALUE[:, :2], **given)
-    with _SoftmaxMode(lambda scores: scores, False, 3, 5):
+    with SoftmaxMode(lambda scores: scores, False, 3, 5):
         found = F.scaled_dot_product_attention(QUERY, KEY[:, :2], VALUE[:, :2], **given)
     torch.testing.assert_close(found, expected)
 
@@ -197,7 +197,7 @@ def test_grouped_heads_are_repeated_one_by_one():
 def test_a_softmax_over_slots_is_attention(shape, axis, watched, softmax):
     """Three new tokens on two that are cached: five slots."""
     met = []
-    with _SoftmaxMode(lambda scores: met.append(1) or scores, False, 3, 5):
+    with SoftmaxMode(lambda scores: met.append(1) or scores, False, 3, 5):
         softmax(torch.randn(shape), axis)
     assert bool(met) == watched
 

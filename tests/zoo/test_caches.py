@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from kvfuzz.subjects.injection import _place, replaced
+from kvfuzz.subjects.injection import find_target, replaced
 from kvfuzz.subjects.zoo import recurrence
 from kvfuzz.subjects.zoo.config import CACHES, MIXES, POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
@@ -168,7 +168,7 @@ FAULTS = {
 def test_a_fault_in_the_cached_path_is_found(target):
     """The test above can fail, at each of its checks."""
     make, settings, words = FAULTS[target]
-    place = _place(f"kvfuzz.subjects.zoo.{target}")
+    place = find_target(f"kvfuzz.subjects.zoo.{target}")
     real = getattr(*place)
     decoder = decoder_of(layers=2, **settings)
 
