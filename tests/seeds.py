@@ -1,6 +1,7 @@
 """How many seeds the promises of shrinking are held to."""
 
-import os
+import pytest
 
-SEEDS = range(int(os.environ.get("KVFUZZ_SEEDS", "1")))
-"""One in every run of the suite; `KVFUZZ_SEEDS=3 pytest tests/quality` takes three."""
+MORE = pytest.mark.full(reason="the same promise under other seeds")
+SEEDS = (0, pytest.param(1, marks=MORE), pytest.param(2, marks=MORE))
+"""One in the tier quick, three in full."""

@@ -30,7 +30,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("mutant_id", "schedule"), STORIES.items())
 def test_a_fault_is_found_soon_and_shrinks_to_its_story(mutant_id, schedule, seed):
     """One row, the fewest tokens, the default decoder, whatever the seed."""
