@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ _MOST = 1e30
 
 def record_casts(action: Callable[[], object]) -> dict[tuple[torch.dtype, torch.dtype], str]:
     """Runs `action`; returns the casts in it that lost precision, as {(from, to): operation}."""
-    losses = _Losses()
+    # Once something is compiled, so would be the code below, with warnings about it.
+    losses = _UncompiledLosses() if "torch._dynamo" in sys.modules else _Losses()
     with losses:
         action()
     return losses.found
@@ -39,6 +41,12 @@ class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[tuple[torch.dtype, torch.dtype], str] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Recent torch asks this once for each class. True, its default, imports torch._dynamo at
+        the first operation seen, which takes as long as importing torch."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket not in _CASTS:
@@ -50,6 +58,17 @@ class _Losses(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     if is_coarser(given.dtype, source.dtype) and _changed(source, given):
                         self.found.setdefault((source.dtype, given.dtype), str(func))
         return result
+
+
+class _UncompiledLosses(_Losses):  # type: ignore[no-untyped-call]
+    """The same, which dynamo does not compile."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
