@@ -45,7 +45,7 @@ def untrue(promises, tiers):
 
 def test_the_page_names_tests_that_exist_at_their_tier(collected):
     """A promise whose test was renamed, removed or moved to the tier full is found here."""
-    assert PROMISES
+    assert len(PROMISES) >= 100
     assert untrue(PROMISES, tiers_of(collected)) == []
 
 

@@ -39,13 +39,31 @@ def test_every_declared_equivalent_is_confirmed_and_nothing_else_is_noted():
     assert all(len(mutant.equivalent) > 20 for mutant in DECLARED.values())
 
 
-@pytest.mark.parametrize("mutant_id", DECLARED)
-def test_the_check_holds_when_it_is_made_again(mutant_id):
-    """On programs of up to three moves; the note is of longer ones, of which there are more."""
-    again = confirm(DECLARED[mutant_id], longest=3)
+IN_THREE = (
+    "crop.wipes_what_it_drops",
+    "restore.saves_empty_slots_too",
+    "reuse.reset_leaves_the_blocks",
+)
+"""What replaces code that no program of two moves runs, but for the slowest."""
+LONGER = pytest.mark.full(reason="seconds a fault; the code that they replace is under a digest")
+
+
+@pytest.mark.parametrize(
+    ("mutant_id", "longest"),
+    [
+        (name, 3 if name in IN_THREE else 2)
+        for name in DECLARED
+        if name != "prefix.is_copied_when_it_is_forked"
+    ]
+    + [pytest.param(name, 3, marks=LONGER) for name in DECLARED if name not in IN_THREE],
+)
+def test_the_check_holds_when_it_is_made_again(mutant_id, longest):
+    """On programs of few moves; the note is of longer ones, of which there are more."""
+    again = confirm(DECLARED[mutant_id], longest=longest)
     assert again.digest == load_notes()[mutant_id].digest
     assert 0 < again.programs < load_notes()[mutant_id].programs
-    assert again.programs <= len(all_programs(3)) * len(list(all_settings(DECLARED[mutant_id])))
+    settings = len(list(all_settings(DECLARED[mutant_id])))
+    assert again.programs <= len(all_programs(longest)) * settings
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ HEAD = (
     "import sys, time\nfrom kvfuzz.subjects.zoo import cached\n"
     "from mutants.mutant import mutant, steps\n"
 )
+MORE_PROCESSES = pytest.mark.full(reason="the same promise with more processes, two seconds each")
 
 
 def made(fault):
@@ -207,7 +208,7 @@ def test_a_mutant_that_leaves_a_change_behind_forbids_a_score_in_one_process(lea
     assert [result.id for result in found.results] == ["append.prepends", "leaves.a_change"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=MORE_PROCESSES)])
 def test_a_change_left_in_a_process_goes_with_it(leaving_a_change, workers):
     """The mutant is invalid for that reason, and all others are judged, those that watch too."""
     ids = ("append.prepends", "leaves.a_change", KILLED)
@@ -225,7 +226,7 @@ def test_a_change_left_in_a_process_goes_with_it(leaving_a_change, workers):
 def test_an_invalid_mutant_exits_1(leaving_a_change, tmp_path, monkeypatch, capsys):
     """Where another is killed there is a score, which does not hide that one promise was broken."""
     monkeypatch.chdir(tmp_path)
-    chosen = ["--mutant", "leaves.a_change", "--mutant", KILLED]
+    chosen = ["--mutant", "leaves.a_change", "--mutant", KILLED, "--examples", "5"]
     code = main(["score", "zoo", *chosen, "-n", "1", "--seed", "1", "--no-shrink"])
     assert code == 1
     assert LEFT_CHANGED in " ".join(capsys.readouterr().out.split())

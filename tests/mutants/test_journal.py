@@ -182,9 +182,6 @@ def test_the_database_of_another_program_is_left_alone(tmp_path):
     Journal(half).close()
 
 
-KILLS = 3
-
-
 COMMAND = [
     sys.executable, "-c", "from kvfuzz.cli.main import main; raise SystemExit(main())",
     "score", "zoo", "--examples", "20", "--no-shrink", "-n", "2",
@@ -219,14 +216,18 @@ def _has_come_to(journal, done):
     return judged >= done and begun > judged
 
 
-def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path):
+@pytest.mark.parametrize(
+    "kills",
+    [1, pytest.param(3, marks=pytest.mark.full(reason="each kill costs three more processes"))],
+)
+def test_a_campaign_killed_at_random_moments_gives_the_same_table(tmp_path, kills):
     """Always in the midst of its work, each time further on, and then resumed to its end.
     `benchmarks/resuming.py` does it thirty times, by the clock. Its workers end with it, too."""
     seed = 1
     whole = score("zoo", mutants=SEVERAL, seed=seed, examples=20, shrink=False)
-    moments = sorted(random.Random(seed).sample(range(7), KILLS))
+    moments = sorted(random.Random(seed).sample(range(7), kills))
     codes = [run_and_kill(tmp_path, seed, done, n > 0) for n, done in enumerate(moments)]
-    assert codes == [-signal.SIGKILL] * KILLS
+    assert codes == [-signal.SIGKILL] * kills
     assert not (tmp_path / "score.json").exists()
     assert run_and_kill(tmp_path, seed, None, True) in (0, 1)
     told = json.loads((tmp_path / "score.json").read_text())
