@@ -35,7 +35,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvfuzz.case.case import DTYPES, Case
+from kvfuzz.case.case import Case
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.agreement import check_against
 from kvfuzz.oracle.reference import find_reference

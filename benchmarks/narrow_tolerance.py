@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kvfuzz.case.case import DTYPES, Case
+from kvfuzz.case.case import Case
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.tolerance import constant, factor
 from kvfuzz.subjects.injection import Faulty

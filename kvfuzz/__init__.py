@@ -7,31 +7,33 @@ judges one case, `fuzz` hunts for a case that diverges, `assert_agrees` does so 
 
 from __future__ import annotations
 
-import ast
+import functools
 import importlib
-from pathlib import Path
 from typing import Any
 
 
-def _read_homes() -> dict[str, str]:
+@functools.cache
+def _homes() -> dict[str, str]:
     """Returns the module of each public name, from the imports in `__init__.pyi`."""
+    import ast
+    from pathlib import Path
+
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-_HOMES = _read_homes()
-__all__ = [*_HOMES]  # noqa: PLE0604
-
-
-# A name is imported at its first use, so that `import kvfuzz` loads neither torch nor Hypothesis.
+# A name is imported at its first use, so that `import kvfuzz` loads neither torch nor Hypothesis,
+# and the command line, which uses none, does not read the stub.
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        return [*_homes()]
+    if name not in _homes():
         raise AttributeError(f"module 'kvfuzz' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_homes()[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_homes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -68,5 +67,7 @@ def printable(text: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns ` (did you mean ...?)` with the known words close to `word`; empty if none is."""
+    import difflib  # only here, since most command lines have no wrong word
+
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.case.counterexample import read
+from kvfuzz.case.counterexample import files_in, read
 from kvfuzz.errors import InvalidCounterexample, UsageError
 from kvfuzz.search.hunt import fuzz
-from kvfuzz.search.replay import exit_code, files_of, replay
+from kvfuzz.search.replay import exit_code, replay
 
 WRONG = "tests.subjects.models:ForgetsOnDecode"
 RIGHT = "tests.subjects.models:Summing"
@@ -124,13 +124,13 @@ def test_a_directory_stands_for_its_counterexamples(saved, tmp_path):
     (tmp_path / "notes.txt").write_text("not one")
     other = tmp_path / "0.json"
     other.write_text(saved.read_text())
-    assert files_of([tmp_path]) == [other, saved]
+    assert files_in([tmp_path]) == [other, saved]
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path):
     """By its name."""
     with pytest.raises(UsageError, match="there is no counterexample .*nosuch"):
-        files_of([tmp_path / "nosuch"])
+        files_in([tmp_path / "nosuch"])
 
 
 def test_nothing_to_replay_is_inconclusive():
@@ -142,7 +142,7 @@ def test_one_file_that_cannot_be_run_outweighs_the_others(saved, tmp_path):
     """The others are run all the same."""
     bad = tmp_path / "bad.json"
     bad.write_text("")
-    items = [replay(path) for path in files_of([tmp_path])]
+    items = [replay(path) for path in files_in([tmp_path])]
     assert sorted(item.verdict is None for item in items) == [False, True]
     assert exit_code(items) == 2
 

@@ -1,12 +1,19 @@
 """A process imports what it needs and no more: start-up is most of what a short command costs."""
 
+import os
 import subprocess
 import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
 
+from kvfuzz.cli.entry_points import entry_points
 from kvfuzz.subjects.precision import record_casts
+
+ROOT = Path(__file__).parents[1]
 
 
 def modules_after(script, **options):
@@ -16,6 +23,65 @@ def modules_after(script, **options):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, **options
     )
     return set(done.stdout.rpartition("loaded: ")[2].split())
+
+
+LIGHT_COMMANDS = """
+from kvfuzz.cli.main import main
+for words in (
+    "--help", "--version", "", "fuzz --help", "replay --help", "score --help", "mutants --help",
+    "fzz", "fuzz", "fuzz zoo --examples 0", "fuzz zoo --nosuch", "score --fail-under 101", "replay",
+    "replay nosuch", "replay .", "collect nosuch", "collect .",
+):
+    assert main(words.split()) in (0, 2, 3), words
+"""
+HEAVY = {"torch", "hypothesis", "numpy", "rich", "jinja2", "transformers"}
+
+
+def test_a_command_that_computes_nothing_imports_nothing_heavy(tmp_path):
+    """Helps, usage errors, `replay` and `collect` of nothing."""
+    environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    loaded = modules_after(LIGHT_COMMANDS, cwd=tmp_path, env=environment)
+    assert not HEAVY & loaded
+
+
+def test_help_imports_no_more_than_click_and_the_options(tmp_path):
+    """Each of these takes as long as all of kvfuzz that `--help` runs."""
+    script = "from kvfuzz.cli.main import main; main(['--help'])"
+    environment = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    loaded = modules_after(script, cwd=tmp_path, env=environment)
+    assert not {"importlib.metadata", "kvfuzz.case.case", "json", "tempfile", "tomllib"} & loaded
+
+
+@pytest.mark.parametrize("group", ["kvfuzz.commands", "console_scripts", "pytest11", "nosuch"])
+def test_entry_points_are_those_of_importlib(group, tmp_path, monkeypatch):
+    """Of every package that is installed here, and of one that shadows another."""
+    for folder, name, value in (
+        ("new", "Some.Name-2", "new:x [extra]"),
+        ("old", "some_name-1", "old:x"),
+    ):
+        path = tmp_path / folder / f"{name}.dist-info"
+        path.mkdir(parents=True)
+        (path / "METADATA").write_text("Name: some.name\n")
+        (path / "entry_points.txt").write_text(
+            f"# a comment\n[nosuch]\nthing = {value}\n\n[other]\nthing = other:x\n"
+        )
+    for folder in ("old", "new"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    expected = {
+        entry.name: entry.value.partition("[")[0].strip()
+        for entry in metadata.entry_points(group=group)
+    }
+    assert entry_points(group) == expected
+    assert expected
+
+
+def test_entry_points_are_found_in_a_zip_file(tmp_path, monkeypatch):
+    """As importlib finds them."""
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
+        file.writestr("packed-1.dist-info/METADATA", "Name: packed\n")
+        file.writestr("packed-1.dist-info/entry_points.txt", "[nosuch]\nthing = packed:x\n")
+    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
+    assert entry_points("nosuch") == {"thing": "packed:x"}
 
 
 WHOLE_COMMANDS = """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.case.schedule import (
     SIDES,
     Crop,
@@ -24,7 +25,6 @@ from kvfuzz.case.schedule import (
 )
 from kvfuzz.errors import InvalidCase
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 GIVEN = ("mask", "positions")
 """The optional arguments of `cached` that a case may pass in every call."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.environment import environment_of
 from kvfuzz.case.files import write_json
 from kvfuzz.case.verdict import Verdict
-from kvfuzz.errors import InvalidCase, InvalidCounterexample, one_line
+from kvfuzz.errors import InvalidCase, InvalidCounterexample, UsageError, one_line
 
 SCHEMA = 1
 
@@ -60,7 +59,21 @@ def make_counterexample(
     subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
 ) -> Counterexample:
     """Makes a counterexample of what was just seen, with the present environment."""
+    from kvfuzz.case.environment import environment_of  # with torch, which reading does not need
+
     return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
+
+
+def files_in(paths: Sequence[Path], recursive: bool = False) -> list[Path]:
+    """Returns `paths`, with each directory replaced by its `*.json` files, sorted; with `recursive`
+    also by those of its folders. Raises UsageError for a path that does not exist."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no counterexample {path}")
+        pattern = "**/*.json" if recursive else "*.json"
+        files += sorted(path.glob(pattern)) if path.is_dir() else [path]
+    return files
 
 
 def read(path: Path) -> Counterexample:

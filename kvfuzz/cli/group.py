@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-
 import click
 
+from kvfuzz.cli.entry_points import entry_points, load
 from kvfuzz.errors import UsageError, did_you_mean, one_line
+
+GROUP = "kvfuzz.commands"
 
 
 class Commands(click.Group):
     """A click group that also has the commands of the entry point group `kvfuzz.commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_offered()})
+        return sorted({*super().list_commands(ctx), *_offered(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns None for an unknown command, and for one that does not load: a broken package
@@ -44,22 +45,23 @@ class Commands(click.Group):
     def _loaded(self, ctx: click.Context, name: str) -> click.Command | None:
         """Returns the command, None if it is unknown. Raises UsageError if it does not load."""
         command = super().get_command(ctx, name)
-        if command is not None or name not in _offered():
+        if command is not None or name not in _offered(ctx):
             return command
-        entry = _offered()[name]
+        value = _offered(ctx)[name]
         try:
-            loaded = entry.load()
+            loaded = load(value)
         except (Exception, SystemExit) as error:
             raise UsageError(
-                f"the command {name!r} ({entry.value}) does not load: {one_line(error)}"
+                f"the command {name!r} ({value}) does not load: {one_line(error)}"
             ) from error
         if not isinstance(loaded, click.Command):
             kind = type(loaded).__name__
-            raise UsageError(
-                f"the command {name!r} ({entry.value}) is not a click command but a {kind}"
-            )
+            raise UsageError(f"the command {name!r} ({value}) is not a click command but a {kind}")
         return loaded
 
 
-def _offered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="kvfuzz.commands")}
+def _offered(ctx: click.Context) -> dict[str, str]:
+    """Returns the commands of other packages, which are looked for once in a command line."""
+    if GROUP not in ctx.meta:
+        ctx.meta[GROUP] = entry_points(GROUP)
+    return dict(ctx.meta[GROUP])

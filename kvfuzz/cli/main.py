@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,6 +34,9 @@ from kvfuzz.cli.options import (
 )
 from kvfuzz.cli.settings import default_map, message_of
 from kvfuzz.errors import KvfuzzError, one_line
+
+if TYPE_CHECKING:
+    from kvfuzz.search.replay import Replayed
 
 EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
 
@@ -188,25 +191,18 @@ def replay(
     Imports the code of the subjects that they name. Exit code 1 if one still diverges, 0 if all
     agree.
     """
+    from kvfuzz.case.counterexample import files_in
     from kvfuzz.case.files import check_writable, write_json
-    from kvfuzz.report.text import replay_text
-    from kvfuzz.search.replay import exit_code, files_of
-    from kvfuzz.search.replay import replay as run_again
 
     if json_file:
         check_writable(json_file)
-    prepare_torch()
-    replayed = []
-    for path in files_of(paths):
-        item = run_again(path, subject=subject, device=device, announce=_announce)
-        replayed.append(item)
-        if item.error:
-            click.echo(f"kvfuzz: {item.error}", err=True)
-        else:
-            click.echo(replay_text(item))
-    if not replayed:
+    files = files_in(paths)
+    replayed: list[Replayed] = []
+    code = EXIT_CODES["inconclusive"]
+    if files:
+        code, replayed = _replay_files(files, subject, device)
+    else:
         click.echo(f"INCONCLUSIVE: no counterexample (*.json) in {', '.join(map(str, paths))}")
-    code = exit_code(replayed)
     if json_file:
         words = {code: word for word, code in EXIT_CODES.items()} | {2: "error"}
         write_json(
@@ -214,6 +210,27 @@ def replay(
             {"verdict": words[code], "replayed": [item.to_json() for item in replayed]},
         )
     return code
+
+
+def _replay_files(
+    files: list[Path], subject: str | None, device: str | None
+) -> tuple[int, list[Replayed]]:
+    """Runs the counterexamples in `files` again, and prints the outcome of each; returns the exit
+    code, and what came of them."""
+    from kvfuzz.report.text import replay_text
+    from kvfuzz.search.replay import exit_code
+    from kvfuzz.search.replay import replay as run_again
+
+    prepare_torch()
+    replayed = []
+    for path in files:
+        item = run_again(path, subject=subject, device=device, announce=_announce)
+        replayed.append(item)
+        if item.error:
+            click.echo(f"kvfuzz: {item.error}", err=True)
+        else:
+            click.echo(replay_text(item))
+    return exit_code(replayed), replayed
 
 
 @cli.command()
@@ -231,7 +248,7 @@ def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
     code 1 if there is a counterexample, 0 if not.
     """
     from kvfuzz.case.files import check_writable, write_json
-    from kvfuzz.report.text import collected_text
+    from kvfuzz.report.collected import collected_text
     from kvfuzz.search.collect import collect as gather
 
     for file in filter(None, (json_file, out / "counterexample.json")):

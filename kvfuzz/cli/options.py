@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvfuzz.case.case import DTYPES
-from kvfuzz.case.files import read_json
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -268,6 +267,8 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int |
 
 
 def _config(path: Path | None) -> dict[str, Any]:
+    from kvfuzz.case.files import read_json
+
     if path is None:
         return {}
     data = read_json(path, "--config")

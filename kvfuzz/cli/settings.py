@@ -6,7 +6,6 @@ Keys at the top apply to every command that has the option; `[tool.kvfuzz.fuzz]`
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ def default_map(group: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
     its option cannot take.
     """
     table = _table(folder / "pyproject.toml")
+    if not table:
+        return {}
     context = click.Context(group)
     names = group.list_commands(context)
     commands = {name: group.get_command(context, name) for name in names}
@@ -60,10 +61,12 @@ def message_of(error: click.ClickException) -> str:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    import tomllib  # only here, since most folders have no such file
+
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
     tool = _as_table("[tool]", data.get("tool", {}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from kvfuzz.case.case import Case
@@ -12,7 +11,6 @@ from kvfuzz.case.schedule import schedule_text
 from kvfuzz.case.verdict import Impact, Verdict
 from kvfuzz.localize.causes import ordinal
 from kvfuzz.localize.location import Divergence, Location
-from kvfuzz.search.collect import Collected
 from kvfuzz.search.explain import Explanation
 from kvfuzz.search.hunt import EXERCISES, Hunt
 from kvfuzz.search.replay import Replayed
@@ -277,21 +275,6 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
             f"largest difference {_times(lane.worst)} the allowed{wider}"
         )
     return "\n".join([*lines, f"  seed {calibration.seed}, written to {path}"])
-
-
-def collected_text(collected: Sequence[Collected]) -> str:
-    """Returns a table of the counterexamples, one line each."""
-    lines = ["files  program"]
-    for one in collected:
-        case = one.found.case
-        given = f", given {' and '.join(case.given)}" if case.given else ""
-        where = f", first at {one.site}" if one.site else ""
-        rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
-        program = f"{schedule_text(case.schedule)}, {rows}{given}"
-        lines.append(
-            f"{len(one.files):5}  {one.found.subject}: {program}: {one.law}{where}: {one.path}"
-        )
-    return "\n".join(lines)
 
 
 def replay_text(item: Replayed) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case.counterexample import Counterexample, read
-from kvfuzz.errors import InvalidCounterexample, UsageError
+from kvfuzz.case.counterexample import Counterexample, files_in, read
+from kvfuzz.errors import InvalidCounterexample
 
 Program = tuple[str, str, str, str, int, tuple[str, ...]]
 """Subject, law, first site, schedule as JSON, number of rows, optional arguments of calls."""
@@ -60,7 +60,7 @@ def collect(paths: Sequence[Path], folder: Path) -> tuple[list[Collected], list[
     """
     alike: defaultdict[Program, list[tuple[int, Path, Counterexample]]] = defaultdict(list)
     unread = []
-    for path in _files(paths):
+    for path in files_in(paths, recursive=True):
         try:
             found = read(path)
         except InvalidCounterexample as error:
@@ -86,10 +86,3 @@ def program_of(found: Counterexample) -> Program:
         case.batch,
         case.given,
     )
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if not path.exists():
-            raise UsageError(f"there is no counterexample {path}")
-        yield from sorted(path.rglob("*.json")) if path.is_dir() else [path]

@@ -43,19 +43,6 @@ class Replayed:
         }
 
 
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Returns `paths`, with each directory replaced by its `*.json` files, sorted.
-
-    Raises UsageError for a path that does not exist.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise UsageError(f"there is no counterexample {path}")
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return files
-
-
 def replay(
     path: Path | str,
     *,

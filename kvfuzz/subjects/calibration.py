@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvfuzz.case.case import DTYPES
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.case.files import read_json
 from kvfuzz.errors import UsageError, one_line
 

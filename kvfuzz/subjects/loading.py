@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from kvfuzz.case.case import DTYPES
+from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.calibration import Calibration
 from kvfuzz.subjects.native_dtype import Build, find_dtypes, native_dtype, put

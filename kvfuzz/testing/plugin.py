@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvfuzz.case.case import DTYPES
+from kvfuzz.case.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from kvfuzz.subjects.loading import Options

@@ -1,6 +1,6 @@
 """The reports of a score that go to files: which there are, and writing them.
 
-Imports no report module before one is written, because the command line imports this file.
+Imports only what `--help` needs before a report is written: the command line imports this file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvfuzz.case.files import check_writable, write_text
 from kvfuzz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Outputs:
 def check_outputs(outputs: Outputs, inputs: Iterable[Path] = ()) -> None:
     """Raises UsageError before the work if a report cannot be written, if two go to one file, or
     if one would overwrite an input file."""
+    from kvfuzz.case.files import check_writable
     from mutants.report.github import summary_file
 
     seen: set[str] = set()
@@ -75,6 +75,8 @@ def check_outputs(outputs: Outputs, inputs: Iterable[Path] = ()) -> None:
 
 def write_outputs(outputs: Outputs, report: Report) -> None:
     """Writes every report that was asked for. Raises UsageError if one cannot be written."""
+    from kvfuzz.case.files import write_text
+
     for each in FORMATS:
         if each.name in outputs.files:
             write_text(outputs.files[each.name], each.render(report))
