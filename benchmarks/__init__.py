@@ -1,0 +1,1 @@
+"""Measures what kvfuzz costs, finds and misses. `python -m benchmarks` prints a table of ratios."""

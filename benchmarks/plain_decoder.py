@@ -1,0 +1,66 @@
+"""A decoder as a user would write it: torch's own modules, and the three methods of a subject."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+VOCAB, WIDTH, HEADS, LAYERS, LONGEST = 100, 64, 4, 4, 512
+Entry = tuple[Tensor, Tensor]
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward part, each after a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.out, self.second_norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, entry: Entry | None) -> tuple[Tensor, Entry]:
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        if entry is not None:
+            key, value = torch.cat((entry[0], key), 2), torch.cat((entry[1], value), 2)
+        scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+        size, total = scores.shape[-2:]
+        hidden = torch.ones(size, total, dtype=torch.bool, device=x.device).triu(total - size + 1)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        x = x + self.out((weights @ value).transpose(1, 2).flatten(2))
+        x = x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
+        return x, (key, value)
+
+
+class PlainDecoder(nn.Module):
+    """Four layers with learned positions; the cache is a list of keys and values."""
+
+    vocab_size, max_length = VOCAB, LONGEST
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens, self.positions = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB)
+
+    def uncached(self, tokens: Tensor) -> Tensor:
+        return self.cached(tokens, self.new_cache(len(tokens)))[0]
+
+    def new_cache(self, _batch: int) -> list[Entry | None]:
+        return [None] * LAYERS
+
+    def cached(
+        self, tokens: Tensor, cache: list[Entry | None]
+    ) -> tuple[Tensor, list[Entry | None]]:
+        past = 0 if cache[0] is None else cache[0][0].shape[2]
+        x = self.tokens(tokens) + self.positions.weight[past : past + tokens.shape[1]]
+        entries: list[Entry | None] = []
+        for layer, entry in zip(self.layers, cache, strict=True):
+            x, new = layer(x, entry)
+            entries.append(new)
+        return self.head(self.norm(x)), entries

@@ -1,0 +1,115 @@
+"""The rows of the table, in the order of docs/performance.md."""
+
+from __future__ import annotations
+
+from benchmarks.row import Row
+
+BARE = "the bare passes of the same cases"
+TORCH = "import torch"
+
+ROWS = (
+    Row(
+        "fuzz-loop.zoo",
+        "the fuzz loop of the built-in decoder, 200 cases, all laws",
+        BARE,
+        2.5,
+        "benchmarks.loop:fuzz_loop",
+        ("zoo",),
+        repeats=3,
+    ),
+    *(
+        Row(
+            f"fuzz-loop.{kind}",
+            f"the fuzz loop of transformers:{kind}, 200 cases, all laws",
+            BARE,
+            2.0,
+            "benchmarks.loop:fuzz_loop",
+            (f"transformers:{kind}",),
+            repeats=3,
+        )
+        for kind in ("llama", "gemma2", "mamba2")
+    ),
+    Row(
+        "16-rows",
+        "judging plain cases of 16 rows of the built-in decoder",
+        BARE,
+        1.2,
+        "benchmarks.loop:many_rows",
+        (16,),
+    ),
+    Row(
+        "clean-cases",
+        "200 clean cases of a plain decoder of four layers, the whole command",
+        TORCH,
+        5.0,
+        "benchmarks.commands:clean_cases",
+        repeats=3,
+    ),
+    *(
+        Row(
+            f"noise-floor.{rows}-rows-{dtype}",
+            f"the noise of a torch module, {rows} rows of 64 tokens in {dtype}",
+            "one uncached pass of its dtype",
+            4.0,
+            "benchmarks.floor:module_floor",
+            (dtype, rows),
+            repeats=15,
+        )
+        for rows in (2, 8)
+        for dtype in ("float64", "float32")
+    ),
+    *(
+        Row(
+            f"noise-floor.zoo-{dtype}",
+            f"the noise of built-in decoders, 50 cases of a hunt in {dtype}",
+            "one uncached pass of its dtype",
+            4.0,
+            "benchmarks.floor:zoo_floor",
+            ("zoo", dtype),
+            repeats=15,
+        )
+        for dtype in ("float64", "float32")
+    ),
+    *(
+        Row(
+            f"all-prefixes.{length}",
+            f"checking every prefix of {length} tokens",
+            "as many cached steps and one uncached pass",
+            1.3,
+            "benchmarks.loop:all_prefixes",
+            (length,),
+        )
+        for length in (16, 32, 64, 128, 256, 512)
+    ),
+    Row(
+        "cases-to-kill",
+        "cases until a mutant of the library is killed, the median",
+        "uniform tokens, decode only",
+        1 / 3,
+        "benchmarks.kills:cases_to_kill",
+        unit="cases",
+        repeats=3,
+    ),
+    Row(
+        "readme.try",
+        "the README's first command after the installation, on two idle cores",
+        "1 s of wall time",
+        45.0,
+        "benchmarks.commands:readme_command",
+        ("try",),
+        unit="s of wall time",
+        repeats=1,
+        slow=True,
+    ),
+    Row(
+        "readme.test",
+        "the README's test command after the installation, on two idle cores",
+        "1 s of wall time",
+        300.0,
+        "benchmarks.commands:readme_command",
+        ("test",),
+        unit="s of wall time",
+        repeats=1,
+        slow=True,
+    ),
+)
