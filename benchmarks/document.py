@@ -60,7 +60,7 @@ def _unmeasured(row: Row) -> Mapping[str, Any]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    ratio = "–"
+    ratio = "-"
     if row["ratio"] is not None:
         ratio = f"{row['ratio']:.3g} ({row['least']:.3g} to {row['most']:.3g})"
     bound = f"{'≥' if row['at_least'] else '≤'} {row['bound']:.3g}"
