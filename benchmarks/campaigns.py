@@ -27,7 +27,7 @@ TIMES = ("seconds", "witness")
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--operator", "operators", multiple=True, help="This family only.")
-@click.option("--shrink/--no-shrink", default=True, show_default=True)
+@click.option("--shrink/--no-shrink", default=False, show_default=True)
 def main(repeats: int, seed: int, operators: tuple[str, ...], shrink: bool) -> None:
     words = ["score", "zoo", "--seed", str(seed), "--shrink" if shrink else "--no-shrink"]
     words += [word for operator in operators for word in ("--operator", operator)]

@@ -19,10 +19,10 @@ from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import DrawnRound
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, draw_cases
-from kvfuzz.search.shrink import simplify
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.testing.assertions import assert_agrees
+from tests.shrinking import smallest
 from tests.subjects import models, raising
 
 MODELS = "tests.subjects.models"
@@ -272,10 +272,10 @@ def test_what_a_bug_does_not_need_is_taken_out():
     """Its program, its padding and its arguments; and no other kind of failure takes its place."""
     tokens = ((4, 5, 6, 7), (8, 9, 1, 2))
     case = Case(tokens, (Padded(2, "left", (0, 1)), Crop(1), 1, Fork(), 1), given=("mask",))
-    assert simplify(case, lambda _: True).schedule == (1,)
-    forked = simplify(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
+    assert smallest(case, lambda _: True).schedule == (1,)
+    forked = smallest(case, lambda one: Fork() in one.schedule[:-1] and one.schedule[-1] == 1)
     assert (forked.schedule, forked.given) == ((1, Fork(), 1), ())
-    assert simplify(case, lambda _: False) == case
+    assert smallest(case, lambda _: False) == case
 
 
 def test_a_hunt_runs_on_one_torch_thread_and_restores_what_there_were():

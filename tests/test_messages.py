@@ -46,6 +46,7 @@ def test_a_divergence_of_the_zoo_reads_as_the_house_says(tmp_path):
         "window None, scale 1.0, cache concatenated, mix uniform",
         "  row 0: 0 0 0",
         f"  replay: kvfuzz replay {hunt.path}",
+        "  shrunk in # forward passes: no simpler version diverges",
         "  # cases, # positions compared, largest difference # x the allowed, # s, seed 1",
     ]
     for line, wanted in zip(lines, expected, strict=True):

@@ -1,5 +1,5 @@
-"""The commands `kvfuzz audit | fuzz | replay | collect | locate | calibrate`, and those that other
-packages add.
+"""The commands `kvfuzz audit | fuzz | replay | shrink | collect | locate | calibrate`, and those
+that other packages add.
 
 Exit codes: 0 agreed, 1 diverged, 2 usage error (printed in one line), 3 inconclusive.
 """
@@ -17,6 +17,7 @@ import click
 from kvfuzz._version import __version__
 from kvfuzz.cli.group import Commands
 from kvfuzz.cli.options import (
+    Finite,
     Renamed,
     Shard,
     SubjectOptions,
@@ -98,6 +99,10 @@ def audit(json_file: Path | None) -> int:
 @click.option(
     "--locate/--no-locate", default=True,
     help="Locate a failure: state, source line and cause (default: yes).",
+)  # fmt: skip
+@click.option(
+    "--shrink-passes", type=click.IntRange(min=0), default=1000, show_default=True, metavar="N",
+    help="Shrink a failure in at most N forward passes; `kvfuzz shrink` goes on.",
 )  # fmt: skip
 @subject_options
 @calibration_option
@@ -231,6 +236,39 @@ def _replay_files(
         else:
             click.echo(replay_text(item))
     return exit_code(replayed), replayed
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--subject", help="Shrink the case on this subject, which the file then names.")
+@click.option("--device", help="Run on this device (default: the recorded one).")
+@click.option(
+    "--passes", type=click.IntRange(min=1), metavar="N",
+    help="Stop after N forward passes (default 1000, or no limit with --seconds).",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=Finite(min=0, min_open=True), metavar="N", help="Stop after N seconds."
+)
+def shrink(
+    path: Path, subject: str | None, device: str | None, passes: int | None, seconds: float | None
+) -> int:
+    """Go on shrinking the counterexample in a file, and write it back.
+
+    Imports the code of the subject that the file names. After Ctrl-C the file holds the smallest
+    case so far. Exit code 1 if the case diverges, small or not; 0 if it agrees now.
+    """
+    from kvfuzz.report.text import shrunk_text
+    from kvfuzz.search.replay import exit_code
+    from kvfuzz.search.shrink import PASSES, Bound
+    from kvfuzz.search.shrink_file import shrink_file
+
+    prepare_torch()
+    bound = Bound(passes or (None if seconds else PASSES), seconds)
+    item = shrink_file(path, subject=subject, device=device, bound=bound, announce=_announce)
+    click.echo(shrunk_text(item))
+    if item.shrunk is not None and item.shrunk.interrupted:
+        raise click.exceptions.Abort
+    return exit_code([item.replayed])
 
 
 @cli.command()

@@ -22,7 +22,7 @@ from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
 from kvfuzz.subjects.float64 import Twin, perturbing, promoted, twin_of
 from kvfuzz.subjects.protocol import Subject
-from kvfuzz.subjects.run import Rows, as_tensor, run_uncached, seeded
+from kvfuzz.subjects.run import Rows, as_tensor, note_pass, run_uncached, seeded
 
 DRAWS = 4
 # Adding half an ulp may not change a float64 (ties round to even): its step is a whole ulp.
@@ -40,6 +40,7 @@ def logits_noise(subject: Subject, tokens: Rows, uncached: Tensor, dtype: torch.
         exact = uncached.dtype == torch.float64
         draws = (*range(DRAWS),) if exact else (None, *range(DRAWS))
         run: Any = subject.perturbed  # type: ignore[attr-defined]
+        note_pass()
         moved = _attempt(lambda: run(as_tensor(subject, tokens), perturbation(dtype), draws))
         return _noise(uncached, uncached, moved) if exact else _noise(uncached, moved[0], moved[1:])
     return states_noise(subject, lambda: [run_uncached(subject, tokens)], [uncached], dtype)[0]

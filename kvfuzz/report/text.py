@@ -14,6 +14,8 @@ from kvfuzz.localize.location import Divergence, Location
 from kvfuzz.search.explain import Explanation
 from kvfuzz.search.hunt import EXERCISES, Hunt
 from kvfuzz.search.replay import Replayed
+from kvfuzz.search.shrink import Shrunk
+from kvfuzz.search.shrink_file import ShrunkFile
 from kvfuzz.subjects.calibration import DEPENDS_ON, Calibration
 from kvfuzz.subjects.trace import Site
 
@@ -66,11 +68,46 @@ def hunt_text(hunt: Hunt) -> str:
         text = divergence_text(
             case, verdict, hunt.explanation, replay_command(hunt.path, hunt.subject)
         )
-        return f"{text}\n{_counts(hunt)}"
+        return f"{text}\n  {_shrinking(hunt.failure, hunt.path)}\n{_counts(hunt)}"
     if hunt.verdict == "inconclusive":
         reasons = "; ".join(hunt.reasons) or "no case called its cache twice"
         return f"INCONCLUSIVE {hunt.subject}: nothing was shown ({reasons})\n{_counts(hunt)}"
     return f"AGREED {hunt.subject}: cached and uncached logits agree\n{_counts(hunt)}"
+
+
+def _shrinking(shrunk: Shrunk, path: Path | None) -> str:
+    """Says how far a case was shrunk, and how to go on."""
+    passes = _count(shrunk.passes, "forward pass", "es")
+    if shrunk.done:
+        return f"shrunk in {passes}: no simpler version diverges"
+    again = f": kvfuzz shrink {shlex.quote(str(path))} goes on" if path else ""
+    if shrunk.interrupted:
+        return f"interrupted after {passes}; the smallest case so far is kept{again}"
+    return f"not fully shrunk after {passes}{again}"
+
+
+def shrunk_text(item: ShrunkFile) -> str:
+    """Returns what became smaller in a counterexample file, and the report of what is left."""
+    if item.shrunk is None:
+        return f"{replay_text(item.replayed)}\nnothing to shrink"
+    smaller = "; ".join(_smaller(item.before, item.shrunk.case)) or "nothing became smaller"
+    progress = f"{smaller}; {_shrinking(item.shrunk, item.replayed.path)}"
+    return f"SHRUNK {item.replayed.path}: {progress}\n{replay_text(item.replayed)}"
+
+
+def _smaller(before: Case, after: Case) -> list[str]:
+    """Returns what differs between a case and a smaller version of it."""
+    changes = {
+        "rows": (before.batch, after.batch),
+        "tokens per row": (before.length, after.length),
+        "steps": (len(before.schedule), len(after.schedule)),
+        "largest token": (max(map(max, before.tokens)), max(map(max, after.tokens))),
+        "arguments": (len(before.given), len(after.given)),
+        "seed": (before.seed, after.seed),
+        "dtype": (before.dtype, after.dtype),
+        **{name: (before.config[name], after.config.get(name)) for name in before.config},
+    }
+    return [f"{name} {old} to {new}" for name, (old, new) in changes.items() if old != new]
 
 
 def impact_text(impact: Impact) -> str:
@@ -106,11 +143,16 @@ def _counts(hunt: Hunt) -> str:
             f", {hunt.prefixwise} judged prefix by prefix (the uncached path is not causal)"
         )
     hidden = f" and {hunt.weak_positions} hidden by rounding" if hunt.weak_positions else ""
-    lines = [
-        f"  {hunt.cases} cases{redrawn}{prefixwise}, {hunt.positions} positions compared{hidden}, "
-        f"largest difference {_times(hunt.worst_excess)} the allowed, {hunt.seconds:.1f} s, "
-        f"seed {hunt.seed}{shard}"
+    found = [
+        f"{_count(hunt.cases, 'case')}{redrawn}{prefixwise}",
+        f"{_count(hunt.positions, 'position')} compared{hidden}",
+        f"largest difference {_times(hunt.worst_excess)} the allowed",
+        f"{hunt.seconds:.1f} s",
+        f"seed {hunt.seed}{shard}",
     ]
+    if not math.isfinite(hunt.worst_excess):
+        del found[2]  # a path raised, or gave no number
+    lines = [f"  {', '.join(found)}"]
     if "constant" in hunt.bases:
         lines.append(
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
@@ -253,6 +295,10 @@ def _case_lines(case: Case) -> list[str]:
     if config:
         lines.append(f"  model: {config}")
     return [*lines, *(f"  row {i}: {row}" for i, row in enumerate(rows))]
+
+
+def _count(number: int, word: str, plural: str = "s") -> str:
+    return f"{number} {word}{'' if number == 1 else plural}"
 
 
 def _ratio(difference: float, allowed: float) -> float:

@@ -17,7 +17,8 @@ from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
 from kvfuzz.search.pool import one_torch_thread, run_rounds_in_processes
-from kvfuzz.search.rounds import Failure, Plan, Tally, fresh_seed, run_rounds, shard_seed
+from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed
+from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
@@ -36,7 +37,8 @@ class FuzzSettings:
     `shard` (k, n) derives a seed for shard k of n. `options` say how the subject is built. `laws`
     are companion laws (`kvfuzz.oracle.laws`); each case is checked by agreement and by one of them,
     in rotation. Divergences that are `expected` are counted and do not end the hunt. A
-    counterexample is written into `folder`, if given, and located if `locate` is true.
+    counterexample is shrunk in at most `shrink_passes` forward passes, written into `folder`, if
+    given, and located if `locate` is true.
 
     `database` is a folder where Hypothesis keeps failing cases; the next hunt tries them first,
     unless it has a `seed`. `progress` is called with the number of cases done.
@@ -54,6 +56,7 @@ class FuzzSettings:
     laws: Sequence[str] = COMPANIONS
     expected: Sequence[Expectation] = ()
     locate: bool = True
+    shrink_passes: int = PASSES
     progress: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +64,8 @@ class FuzzSettings:
             raise UsageError(f"examples should be at least 1, got {self.examples}")
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"the time limit should be above 0 seconds, got {self.seconds}")
+        if self.shrink_passes < 0:
+            raise UsageError(f"shrink_passes should be at least 0, got {self.shrink_passes}")
         if self.workers < 1:
             raise UsageError(f"the number of workers should be at least 1, got {self.workers}")
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
@@ -87,6 +92,7 @@ class FuzzKeywords(TypedDict, total=False):
     laws: Sequence[str]
     expected: Sequence[Expectation]
     locate: bool
+    shrink_passes: int
     progress: Callable[[int], None] | None
 
 
@@ -126,7 +132,7 @@ class Hunt:
     warnings: tuple[str, ...] = ()
     offers: frozenset[str] = frozenset()
     laws: tuple[str, ...] = COMPANIONS
-    failure: Failure | None = None
+    failure: Shrunk | None = None
     shard: str | None = None
     calibration: str | None = None
     explanation: Explanation | None = None
@@ -172,6 +178,8 @@ class Hunt:
             "paths": paths.sentence if paths else None,
             "agreeing": [list(group) for group in paths.groups] if paths else None,
             "counterexample": str(self.path) if self.path else None,
+            "shrunk": self.failure.done if self.failure else None,
+            "shrink_passes": self.failure.passes if self.failure else None,
             "repeatable": self.explanation.repeatable if self.explanation else None,
             "notes": list(self.explanation.notes) if self.explanation else [],
             "found": found,
@@ -200,9 +208,10 @@ def fuzz(subject: Any, **settings: Unpack[FuzzKeywords]) -> Hunt:
     """Hunts for a case on which `subject` (a subject, a factory of one, or a name) diverges.
 
     The keyword arguments are the fields of FuzzSettings: `examples`, `seed`, `seconds`, `workers`,
-    `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate` and
-    `progress`. With several workers, call it under `if __name__ == "__main__"`, since each process
-    imports the script. torch has one thread meanwhile. Raises UsageError and InvalidSubject.
+    `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate`,
+    `shrink_passes` and `progress`. With several workers, call it under `if __name__ == "__main__"`,
+    since each process imports the script. torch has one thread meanwhile. Raises UsageError and
+    InvalidSubject.
     """
     with one_torch_thread():
         return _hunt(subject, _read_settings(dict(settings)))
@@ -268,6 +277,7 @@ def _plan(factory: Factory, settings: FuzzSettings, seed: int, started: float) -
         str(Path(database) / name_in_folder(factory.name)) if database else None,
         tuple(law for law in settings.laws if law != "agreement"),
         tuple(settings.expected),
+        settings.shrink_passes,
     )
 
 
@@ -277,8 +287,6 @@ def _explain(hunt: Hunt, factory: Factory, settings: FuzzSettings) -> Hunt:
     if failure is None:
         return hunt
     explanation = explain(factory, failure.case, failure.verdict, settings.locate)
-    if not failure.repeatable:
-        explanation = replace(explanation, repeatable=False)
     located = explanation.location.summary() if explanation.location else None
     device = settings.options.device
     found = make_counterexample(factory.name, failure.case, failure.verdict, located, device)

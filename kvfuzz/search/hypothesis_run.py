@@ -1,4 +1,4 @@
-"""Runs Hypothesis: draws the cases of one round, and shrinks the one that fails."""
+"""Runs Hypothesis: draws the cases of one round, up to the first that fails."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ Examine = Callable[[Case], Verdict | None]
 
 TARGETED = 200
 """A run of at least this many examples climbs the excess (`hypothesis.target`)."""
-_PHASES = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
+# Hypothesis would shrink its own random choices; `kvfuzz.search.shrink` shrinks the case itself.
+_PHASES = (Phase.reuse, Phase.generate, Phase.target)
 
 
 def run_strategy(
     space: Space, seed: int, examples: int, examine: Examine, database: str | None = None
 ) -> None:
-    """Calls `examine` on `examples` cases of `space`, the same ones for the same `seed`. If it
-    raises, shrinks the case and raises what `examine` raised on the shrunk one.
+    """Calls `examine` on `examples` cases of `space`, the same ones for the same `seed`, until it
+    raises.
 
     Each focus of the strategy gets its share of the examples, in a Hypothesis run of its own. Only
     a run of TARGETED examples or more draws all focuses together and climbs the excess of the
@@ -49,7 +50,8 @@ class DrawnRound:
     """The cases of one round, drawn by one or several Hypothesis runs.
 
     A case whose verdict proves nothing is replaced by another, up to `spare` times. `rejected` says
-    of each case of the present Hypothesis run whether it was rejected.
+    of each case of the present Hypothesis run whether it was rejected; `failed` is what `examine`
+    raised.
     """
 
     space: Space
@@ -57,7 +59,7 @@ class DrawnRound:
     examine: Examine
     balance: Balance
     spare: int
-    failed: bool = False
+    failed: Exception | None = None
     rejected: dict[str, bool] = field(default_factory=dict)
 
     def draw(self, focus: str | None, seed: int, examples: int, database: str | None) -> None:
@@ -94,9 +96,8 @@ class DrawnRound:
     def examine_or_reject(self, case: Case) -> None:
         """Examines `case`, unless it unbalances the run; rejects it if its verdict proves nothing,
         so that Hypothesis draws another."""
-        if self.failed:  # Hypothesis is shrinking, and may try any case
-            self.examine(case)
-            return
+        if self.failed is not None:
+            raise self.failed  # Hypothesis runs the failing case once more, to raise its error
         # Hypothesis may run the same case twice, and reports a test that rejects it only once as
         # flaky. So the first decision stands.
         key = repr(case)
@@ -107,8 +108,8 @@ class DrawnRound:
             hypothesis.reject()
         try:
             verdict = self.examine(case)
-        except BaseException:
-            self.failed = True
+        except Exception as error:
+            self.failed = error
             raise
         if verdict is None:
             return

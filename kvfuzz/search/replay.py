@@ -145,11 +145,16 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
 
 
 def _load(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:
-    where = device or str(found.environment.get("device", "cpu"))
-    return _load_for(name, where, found.case, another=name != found.subject)
+    where = device or recorded_device(found)
+    return load_for(name, where, found.case, another=name != found.subject)
 
 
-def _load_for(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
+def recorded_device(found: Counterexample) -> str:
+    """Returns the device that the counterexample was found on."""
+    return str(found.environment.get("device", "cpu"))
+
+
+def load_for(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
     """Loads the factory called `name`, with the configuration of `case`; returns it and the case.
 
     If it is `another` subject than the recorded one and does not take the recorded configuration or

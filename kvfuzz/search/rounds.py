@@ -11,21 +11,19 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-
-from hypothesis.errors import Flaky
+from dataclasses import dataclass, field
+from functools import partial
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.features import features_of
 from kvfuzz.case.verdict import Verdict
-from kvfuzz.errors import InvalidCase, KvfuzzError
+from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
 from kvfuzz.oracle.sensitivity import MOST_STEPS
 from kvfuzz.search.hypothesis_run import TARGETED, derive_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
 from kvfuzz.search.known_divergences import Expectation
-from kvfuzz.search.shrink import simplify
+from kvfuzz.search.shrink import PASSES, Bound, Shrunk, judge_like, shrink
 from kvfuzz.search.strategies import Space
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
@@ -35,15 +33,6 @@ SHORT_ROUNDS = 4
 """A hunt begins with this many rounds of ROUND cases, which several processes can share. Then come
 rounds of TARGETED cases, which are long enough to climb the excess."""
 MOST_REASONS = 3
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A case that diverged. `repeatable` is false if running it again gave another verdict."""
-
-    case: Case
-    verdict: Verdict
-    repeatable: bool = True
 
 
 @dataclass
@@ -70,7 +59,7 @@ class Tally:
     bases: tuple[str, ...] = ()
     exercised: Counter[str] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
-    failure: Failure | None = None
+    failure: Shrunk | None = None
 
     def add(self, case: Case, judgement: Judgement) -> None:
         """Counts a case by its judgement."""
@@ -116,7 +105,8 @@ class Plan:
 
     `until` is the time limit in seconds since the epoch, `database` the folder of saved failing
     cases. Each case is also checked by one of the companion `laws`, in rotation. Divergences that
-    are `expected` do not end the hunt.
+    are `expected` do not end the hunt. One that does is shrunk in at most
+    `shrink_passes` forward passes.
     """
 
     subject: str
@@ -128,6 +118,7 @@ class Plan:
     database: str | None = None
     laws: tuple[str, ...] = COMPANIONS
     expected: tuple[Expectation, ...] = ()
+    shrink_passes: int = PASSES
 
     def round_size(self, index: int) -> int:
         """Returns the number of cases of round `index`; 0 past the last round."""
@@ -196,28 +187,22 @@ def run_round(
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
-        run.tally.failure = run.simplify(Failure(found.case, found.verdict))
-    except Flaky:
-        assert run.tally.failure is not None
-        run.tally.failure = replace(run.tally.failure, repeatable=False)
+        run.tally.failure = run.shrink(found.case, found.verdict)
     return run.tally
 
 
 class _Diverged(Exception):
+    """Carries a failing case through Hypothesis, which keeps it in its database."""
+
     def __init__(self, case: Case, verdict: Verdict) -> None:
         super().__init__(verdict.status)
         self.case = case
         self.verdict = verdict
 
 
-class _Raised(_Diverged):
-    """A class of its own, because Hypothesis shrinks each class of error separately: a path that
-    raises is another fault than one that gives other logits."""
-
-
 class _Refused(BaseException):
-    """Carries an error that is not a divergence through Hypothesis, which shrinks every Exception
-    but passes a BaseException on."""
+    """Carries an error that is not a divergence through Hypothesis, which keeps every Exception as
+    a failing case but passes a BaseException on."""
 
     def __init__(self, error: KvfuzzError) -> None:
         super().__init__(str(error))
@@ -237,67 +222,49 @@ class _Round:
         """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to.
         Returns None once time is up; one case is run however late a worker starts."""
         tally = self.tally
-        if tally.failure is None and tally.cases and self.plan.overdue:
+        if tally.cases and self.plan.overdue:
             return None
         # The dtypes that a path computes in depend on its code, not on the tokens, so they are
         # traced once for each kind of code.
         kinds = [step.kind for step in case.up_to_call(MOST_STEPS).steps()]
         code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
-        # While a failure is shrunk, the law that failed decides.
-        failed = tally.failure
-        law = self.plan.law_of(tally.cases) if failed is None else failed.verdict.law
+        law = self.plan.law_of(tally.cases)
         try:
-            judgement = self._judge(case, law, trace=code not in self.traced, probe=failed is None)
+            judgement = self._judge(case, law, trace=code not in self.traced)
         except KvfuzzError as error:
             raise _Refused(error) from error
         verdict = judgement.verdict
         expected = self.plan.expectation_for(case, verdict)
-        if failed is None:
-            if expected is None:
-                tally.add(case, judgement)
-            else:
-                tally.cases += 1
-                tally.expected[expected] += 1
-            if self.progress is not None:
-                self.progress(self.before + tally.cases)
+        if expected is None:
+            tally.add(case, judgement)
+        else:
+            tally.cases += 1
+            tally.expected[expected] += 1
+        if self.progress is not None:
+            self.progress(self.before + tally.cases)
         if verdict.diverged and expected is None:
-            tally.failure = failed or Failure(case, verdict)
-            raise (_Diverged if verdict.error is None else _Raised)(case, verdict)
+            raise _Diverged(case, verdict)
         if verdict.status in ("agreed", "weak"):
             self.traced.add(code)
         return verdict
 
-    def simplify(self, failure: Failure) -> Failure:
-        """Returns the simplest case found that fails in the same way as `failure`."""
-        found = failure
+    def shrink(self, case: Case, verdict: Verdict) -> Shrunk:
+        """Returns the simplest case found that fails in the same way as `case`."""
+        judged = partial(self._judge_again, verdict)
+        return shrink(case, verdict, judged, self.plan.space, Bound(self.plan.shrink_passes))
 
-        def fails(case: Case) -> bool:
-            nonlocal found
-            try:
-                judgement = self._judge(case, failure.verdict.law, trace=True, probe=False)
-            except InvalidCase:
-                return False  # a token that is not in the vocabulary
-            verdict = judgement.companion or judgement.agreement
-            same = verdict.diverged and _kind(verdict) == _kind(failure.verdict)
-            if same and self.plan.expectation_for(case, verdict) is None:
-                found = Failure(case, verdict)
-                return True
-            return False
+    def _judge_again(self, failed: Verdict, case: Case) -> Verdict:
+        """Judges a version of the case that `failed`, by the law that it broke."""
+        leeway = self.plan.options.leeway(case.dtype)
+        verdict = judge_like(failed, self.factory, case, leeway)
+        if self.plan.expectation_for(case, verdict) is not None:
+            return Verdict("discarded", reason="a known divergence")
+        return verdict
 
-        # If the subject breaks the protocol on a simpler case, the failure found so far stands.
-        with suppress(KvfuzzError):
-            simplify(failure.case, fails, self.plan.space.offers)
-        return found
-
-    def _judge(self, case: Case, law: str, trace: bool, probe: bool) -> Judgement:
+    def _judge(self, case: Case, law: str, trace: bool) -> Judgement:
         subject, name = self.factory.subject(case), self.factory.name
         leeway = self.plan.options.leeway(case.dtype)
-        return judge(subject, case, law, name, leeway=leeway, trace=trace, probe=probe)
-
-
-def _kind(verdict: Verdict) -> tuple[str, bool, bool]:
-    """Returns the kind of a divergence: its law, whether a path raised, whether one rounded."""
-    return verdict.law, verdict.error is not None, verdict.precision is not None
+        return judge(subject, case, law, name, leeway=leeway, trace=trace)
 
 
 def draw_cases(space: Space, seed: int, examples: int) -> list[Case]:

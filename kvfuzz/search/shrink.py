@@ -1,92 +1,174 @@
-"""Shrinks a failing case further than Hypothesis does.
+"""Makes a failing case small: tries simpler versions of it (`kvfuzz.search.reductions`) as long as
+one of them still fails.
 
-Hypothesis shrinks a program within its focus: a program about `reorder` keeps a reorder. `simplify`
-removes whatever the failure does not need.
+Shrinking is bounded, by default in forward passes of the subject, and can go on later from the
+smallest case so far: a case is all that it needs to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import Padded
-from kvfuzz.errors import InvalidCase
+from kvfuzz.case.verdict import Verdict
+from kvfuzz.errors import InvalidCase, KvfuzzError
+from kvfuzz.search.judge import judge
 from kvfuzz.search.programs import has_required_args
+from kvfuzz.search.reductions import REDUCTIONS, up_to_column, without_row
+from kvfuzz.search.strategies import Space
+from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.run import Passes, count_passes
+
+PASSES = 1000
+"""Forward passes that shrinking takes at most, unless it is told otherwise."""
 
 
-def simplify(
-    case: Case, fails: Callable[[Case], bool], offers: Collection[str] = frozenset()
-) -> Case:
-    """Returns `case` reduced greedily to one that still `fails` and cannot be reduced further.
+@dataclass(frozen=True)
+class Bound:
+    """When shrinking stops: after `passes` forward passes or `seconds`, whichever comes first."""
 
-    Only tries cases that give a subject with these `offers` all the arguments that it requires.
+    passes: int | None = PASSES
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The smallest case that was found, with its verdict. `passes` counts the forward passes that
+    this took. `done` says that no simpler version fails; if not, the bound was reached, or the
+    shrinking was `interrupted`."""
+
+    case: Case
+    verdict: Verdict
+    passes: int
+    done: bool
+    interrupted: bool = False
+
+
+def shrink(
+    case: Case,
+    verdict: Verdict,
+    judged: Callable[[Case], Verdict],
+    space: Space,
+    bound: Bound | None = None,
+    stops: tuple[type[BaseException], ...] = (),
+) -> Shrunk:
+    """Returns the smallest version of `case` found on which `judged` gives a verdict like
+    `verdict`, the one on `case` (`fails_alike`).
+
+    Tries no version that lacks an argument which a subject of this `space` needs. A version that
+    `judged` refuses by a KvfuzzError does not fail. What it raises of the classes in `stops` ends
+    the shrinking as the bound does: the smallest case so far counts.
     """
-    reduced = True
-    while reduced:
-        reduced = False
-        for candidate in _reductions(case):
-            if has_required_args(candidate, offers) and fails(candidate):
-                case, reduced = candidate, True
-                break
-    return case
+    with count_passes() as passes:
+        run = _Shrinking(case, verdict, judged, space, bound or Bound(), passes)
+        done = interrupted = False
+        try:
+            run.cut()
+            while run.reduce():
+                pass
+            done = True
+        except _BoundReached:
+            pass
+        except stops:
+            interrupted = True
+    return Shrunk(run.case, run.verdict, passes.count, done, interrupted)
 
 
-def _reductions(case: Case) -> Iterator[Case]:
-    """Yields slightly smaller versions of `case`: without one schedule entry or two neighbours,
-    without the padding of one entry, with fewer tokens in one, with two calls merged, without one
-    argument. Skips versions that are not valid cases."""
-    entries = case.schedule
-    for length in (2, 1):
-        for index in range(len(entries) - length + 1):
-            with suppress(InvalidCase):
-                yield _remove_entries(case, index, index + length)
-    for index, entry in enumerate(entries):
-        if isinstance(entry, Padded):
-            plain = replace(case, schedule=(*entries[:index], entry.size, *entries[index + 1 :]))
-            yield plain
-            # Rows that differed only in their padding are now equal, which may hide the failure.
-            yield _distinguish_rows(plain, index)
-        elif isinstance(entry, int):
-            for size in sorted({1, entry // 2, entry - 1} - {0, entry}):
-                for dropped in (entry - size, 0):  # keep the last tokens, or the first
-                    with suppress(InvalidCase):
-                        yield _shorten_entry(case, index, size, dropped)
-    for index, (entry, after) in enumerate(pairwise(entries)):
-        # In a plain schedule the split into calls is what the case tests, so it is kept.
-        if not case.is_plain and isinstance(entry, int) and isinstance(after, int):
-            yield replace(case, schedule=(*entries[:index], entry + after, *entries[index + 2 :]))
-    for word in case.given:
-        with suppress(InvalidCase):
-            yield replace(case, given=tuple(other for other in case.given if other != word))
-
-
-def _distinguish_rows(case: Case, index: int) -> Case:
-    """Gives each row a different token in the first column of entry `index`."""
-    column = list(case.steps())[index].start
-    tokens = tuple(
-        (*row[:column], number, *row[column + 1 :]) for number, row in enumerate(case.tokens)
+def judge_like(failed: Verdict, factory: Factory, case: Case, leeway: float = 1.0) -> Verdict:
+    """Judges a version of a case that `failed`, by the law that it broke. Raises KvfuzzError if it
+    does not fit the subject."""
+    judgement = judge(
+        factory.subject(case),
+        case,
+        failed.law,
+        factory.name,
+        leeway=leeway,
+        trace=failed.precision is not None,
+        probe=False,
     )
-    return replace(case, tokens=tokens)
+    return judgement.companion or judgement.agreement
 
 
-def _shorten_entry(case: Case, index: int, size: int, dropped: int) -> Case:
-    """Keeps only `size` tokens of entry `index`, after its first `dropped` ones."""
-    step = list(case.steps())[index]
-    start = step.start + dropped
-    tokens = tuple(
-        (*row[: step.start], *row[start : start + size], *row[step.stop :]) for row in case.tokens
-    )
-    return replace(
-        case, tokens=tokens, schedule=(*case.schedule[:index], size, *case.schedule[index + 1 :])
-    )
+def fails_alike(verdict: Verdict, failed: Verdict) -> bool:
+    """Returns whether `verdict` diverged in the same way as one that `failed`: by the same law, and
+    alike in whether a path rounded. Where a path raised, other logits count too, which are worse;
+    but not the other way round."""
+    if not verdict.diverged or verdict.law != failed.law:
+        return False
+    rounds = verdict.precision is not None, failed.precision is not None
+    return len(set(rounds)) == 1 and (verdict.error is None or failed.error is not None)
 
 
-def _remove_entries(case: Case, start: int, stop: int) -> Case:
-    """Removes the entries `start` to `stop` from the schedule, and the columns that they fed."""
-    steps = list(case.steps())
-    first, last = steps[start].start, steps[stop - 1].stop
-    tokens = tuple((*row[:first], *row[last:]) for row in case.tokens)
-    return replace(case, tokens=tokens, schedule=(*case.schedule[:start], *case.schedule[stop:]))
+def cut_versions(case: Case, verdict: Verdict) -> list[Case]:
+    """Returns the versions of `case` without what its `verdict` shows to be needless, the smaller
+    one first: steps after the first divergence, and rows that agree. They are the same run up to
+    there, so one of them nearly always diverges as well."""
+    first = verdict.first
+    if first is None:
+        return []
+    stop = next(step.stop for step in case.steps() if step.stop > first.column)
+    whole = alone = up_to_column(case, stop)
+    with suppress(InvalidCase):
+        for row in reversed(range(case.batch)):
+            if row != first.row:
+                alone = without_row(alone, row)
+    versions = (alone, whole) if alone.batch == 1 else (whole,)
+    return [one for one in versions if one != case]
+
+
+class _BoundReached(BaseException):
+    """No pass or no time is left. Not an Exception, so that no subject keeps it."""
+
+
+@dataclass
+class _Shrinking:
+    """The smallest `case` so far with its `verdict`, and the versions that were `tried`."""
+
+    case: Case
+    verdict: Verdict
+    judged: Callable[[Case], Verdict]
+    space: Space
+    bound: Bound
+    passes: Passes
+    started: float = field(default_factory=time.monotonic)
+    tried: set[str] = field(default_factory=set)
+
+    def cut(self) -> None:
+        """Takes off what the verdict shows to be needless."""
+        for version in cut_versions(self.case, self.verdict):
+            if self._fails(version):
+                return
+
+    def reduce(self) -> bool:
+        """Makes the case smaller by each reduction, as long as it does; returns whether any did."""
+        before = self.case
+        for reduction in REDUCTIONS:
+            while any(map(self._fails, reduction(self.case, self.space))):
+                pass
+        return self.case != before
+
+    def _fails(self, case: Case) -> bool:
+        """Judges a version that was not tried; keeps it if it fails. Raises _BoundReached."""
+        key = repr(case)
+        if key in self.tried or not has_required_args(case, self.space.offers):
+            return False
+        self._check_bound()
+        self.tried.add(key)
+        try:
+            verdict = self.judged(case)
+        except KvfuzzError:
+            return False
+        if not fails_alike(verdict, self.verdict):
+            return False
+        self.case, self.verdict = case, verdict
+        return True
+
+    def _check_bound(self) -> None:
+        most, seconds = self.bound.passes, self.bound.seconds
+        if most is not None and self.passes.count >= most:
+            raise _BoundReached
+        if seconds is not None and time.monotonic() >= self.started + seconds:
+            raise _BoundReached

@@ -6,6 +6,7 @@ import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,12 +46,41 @@ class Exited(Exception):
         super().__init__(f"it called sys.exit({error.code!r})")
 
 
+@dataclass(eq=False)
+class Passes:
+    """The number of forward passes: calls of a subject's uncached or cached path, or of its
+    `perturbed`."""
+
+    count: int = 0
+
+
+_counting: list[Passes] = []
+
+
+@contextmanager
+def count_passes() -> Iterator[Passes]:
+    """Counts the forward passes that run inside."""
+    passes = Passes()
+    _counting.append(passes)
+    try:
+        yield passes
+    finally:
+        _counting.remove(passes)
+
+
+def note_pass() -> None:
+    """Counts one forward pass; for callers that do not go through the functions of this file."""
+    for passes in _counting:
+        passes.count += 1
+
+
 @torch.no_grad()
 def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tensor:
     """Returns the logits [batch, time, vocab] of one uncached run over `tokens` [batch, time].
 
     Raises InvalidSubject if they have another shape, and whatever the subject raises.
     """
+    note_pass()
     try:
         logits = subject.uncached(as_tensor(subject, tokens))
     except SystemExit as error:
@@ -105,6 +135,7 @@ def _feed(
     cache = caches[step.cache]
     _poison(subject, cache)
     chunk = whole[: step.batch, step.start : step.stop].clone()
+    note_pass()
     answer = subject.cached(chunk, cache, **_given(case, step, whole.device))
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise InvalidSubject(

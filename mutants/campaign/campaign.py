@@ -54,7 +54,7 @@ class Campaign:
     plan: Plan
     cases: tuple[Case, ...]
     matrix: bool = False
-    shrink: bool = True
+    shrink: bool = False
     limits: Limits = Limits()
 
     def to_json(self) -> dict[str, Any]:

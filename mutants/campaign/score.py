@@ -69,7 +69,7 @@ class ScoreSettings:
     limits: Limits = field(default_factory=Limits)
     workers: int = 0
     matrix: bool = False
-    shrink: bool = True
+    shrink: bool = False
     journal: Path | None = None
     resume: bool = False
     options: Options = field(default_factory=Options)

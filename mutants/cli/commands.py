@@ -57,9 +57,8 @@ if TYPE_CHECKING:
     "--matrix", is_flag=True, help="Run every case on every mutant; reports show the kill matrix."
 )
 @click.option(
-    "--shrink/--no-shrink", default=True, show_default=True,
-    help="Shrink the case of each kill. This takes most of the time: --no-shrink is many times "
-    "faster.",
+    "--shrink/--no-shrink", default=False, show_default=True,
+    help="Shrink the case of each kill in full. `kvfuzz shrink` does that for one of them.",
 )  # fmt: skip
 @removed_option("--pairs", "benchmarks/pairs.py scores pairs of mutants")
 @removed_option("--by", "benchmarks/declarations.py prints what each kind of step kills")

@@ -41,9 +41,7 @@ def prepared(
     kvfuzz_subject: str, kvfuzz_options: Options, kvfuzz_seed: int, kvfuzz_examples: int | None
 ) -> PreparedCases:
     """The cases, drawn once per worker, before any mutant runs."""
-    drawn = prepare_cases(
-        kvfuzz_subject, kvfuzz_options, kvfuzz_examples, kvfuzz_seed, shrink=False
-    )
+    drawn = prepare_cases(kvfuzz_subject, kvfuzz_options, kvfuzz_examples, kvfuzz_seed)
     return draw_decidable_cases(drawn) if select(kvfuzz_subject)[0][0].subject == ANY else drawn
 
 

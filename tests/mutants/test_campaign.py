@@ -39,16 +39,18 @@ def test_a_budget_of_forward_calls_times_a_mutant_out():
 
 
 def test_shrinking_stops_at_its_calls_with_the_smallest_case_yet():
-    """Without calls the witness is a case as drawn; with many it is the smallest."""
+    """Without calls the witness is the case as drawn, cut at most; with many it is the smallest."""
 
     def witness(calls):
         ids, limits = ("append.later_chunk_replaces_all",), Limits(calls=calls)
-        found = score("zoo", mutants=ids, seed=4, examples=50, limits=limits)
+        found = score("zoo", mutants=ids, seed=4, examples=50, limits=limits, shrink=True)
         assert found.results[0].witness["verdict"]["status"] == "diverged"
-        return Case.from_json(found.results[0].witness["case"]), found.cases
+        return Case.from_json(found.results[0].witness["case"]), found
 
-    drawn, cases = witness(1)
-    assert any((drawn.tokens, drawn.schedule) == (c.tokens, c.schedule) for c in cases)
+    drawn, found = witness(1)
+    killing = found.cases[found.results[0].killed_by]
+    assert drawn.schedule == killing.schedule[: len(drawn.schedule)]
+    assert {row[: drawn.length] for row in killing.tokens} >= {*drawn.tokens}
     shrunk, _ = witness(10_000)
     assert (shrunk.tokens, shrunk.schedule) == (((0, 0, 0),), (1, 2))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kvfuzz.case.case import Case
 from kvfuzz.errors import UsageError
 from kvfuzz.search.rounds import draw_cases
 from kvfuzz.subjects.loading import Options
@@ -214,10 +215,28 @@ def test_one_process_and_two_others_give_the_same_table():
     assert one.percent == 100
 
 
-def test_the_witness_is_shrunk_and_names_the_subject_that_replays_it():
+def test_the_witness_is_the_case_that_killed_cut_after_the_divergence():
+    """Its row, up to the call that diverges first."""
+    asked = {"mutants": ("append.later_chunk_replaces_all",), "seed": 5, "examples": 60}
+    found = score("zoo", **asked)
+    (result,) = found.results
+    case, first = Case.from_json(result.witness["case"]), result.witness["verdict"]["first"]
+    killing = found.cases[result.killed_by]
+    assert (case.batch, first["step"]) == (1, len(case.schedule) - 1)
+    assert case.batch * case.length < killing.batch * killing.length
+    assert case.tokens[0] in {row[: case.length] for row in killing.tokens}
+    assert (case.seed, case.dtype) == (killing.seed, killing.dtype)
+    shrunk = score("zoo", **asked, shrink=True).results[0]
+    states = [
+        (r.state, r.killed_by, r.kills, r.calls, r.reached, r.excess) for r in (result, shrunk)
+    ]
+    assert states[0] == states[1]
+
+
+def test_the_witness_is_shrunk_on_request_and_names_the_subject_that_replays_it():
     """From whatever case killed it to the smallest that does."""
     asked = {"mutants": ("append.later_chunk_replaces_all",), "seed": 4, "examples": 60}
-    result = score("zoo", **asked).results[0]
+    result = score("zoo", **asked, shrink=True).results[0]
     case = result.witness["case"]
     assert result.witness["subject"] == "mutant:append.later_chunk_replaces_all"
     assert (case["tokens"], case["schedule"]) == ([[0, 0, 0]], [1, 2])
