@@ -23,7 +23,9 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Any
 
 import click
@@ -39,7 +41,6 @@ from kvfuzz.case.case import Case
 from kvfuzz.oracle.agreement import compare_logits
 from kvfuzz.oracle.reference import Reference, find_reference
 from kvfuzz.oracle.tolerance import factor
-from kvfuzz.search.pool import pool
 from kvfuzz.subjects.dtypes import epsilon
 from kvfuzz.subjects.run import run_cached
 from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
@@ -47,6 +48,7 @@ from kvfuzz.subjects.zoo.decoder import Decoder
 from mutants.library.registry import find, library
 from mutants.mutant import Mutant
 
+SPAWN = get_context("spawn")  # a fork after torch has run crashes
 DTYPES = ("float64", "float32")
 SHARE = 99  # in %: what counts as caught, and what a parametric mutant promises
 LEAST_CLEAN = 1000  # clean decoders per dtype, whatever --models is
@@ -177,7 +179,7 @@ def main(
         load_pyplot()  # say what is missing now, not after the measurement
     studies = {dtype: Study(dtype) for dtype in DTYPES}
     jobs = list(_jobs(models, seed, scales))
-    with pool(workers) as executor:
+    with ProcessPoolExecutor(workers, SPAWN, torch.set_num_threads, (1,)) as executor:
         outcomes = executor.map(_measured, jobs, chunksize=4)
         progress = Console(stderr=True)
         outcomes = track(outcomes, "decoders", len(jobs), console=progress)

@@ -27,6 +27,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import count, groupby, pairwise
+from multiprocessing import get_context
 
 import click
 import torch
@@ -40,13 +41,13 @@ from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.agreement import check_against
 from kvfuzz.oracle.reference import find_reference
-from kvfuzz.search.pool import pool
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory, Subject
 from kvfuzz.subjects.run import seeded
 from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
 
+SPAWN = get_context("spawn")  # a fork after torch has run crashes
 DTYPE_SHARES = {"float64": 0.2, "float32": 0.4, "bfloat16": 0.2, "float16": 0.2}
 FAMILY_SHARES = {"zoo": 0.8, "transformers": 0.2}
 MODELS = ("gpt2", "llama", "mistral", "gemma2", "qwen2")
@@ -120,7 +121,7 @@ def _run(positions: int, seed: int, workers: int) -> dict[Lane, list[Outcome]]:
     clocks = (TimeElapsedColumn(), TimeRemainingColumn())
     found: dict[Lane, list[Outcome]] = {}
     with (
-        pool(workers) as executor,
+        ProcessPoolExecutor(workers, SPAWN, torch.set_num_threads, (1,)) as executor,
         Progress(*columns, *clocks, console=Console(stderr=True)) as progress,
     ):
         bar = progress.add_task("", total=positions)

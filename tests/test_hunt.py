@@ -1,6 +1,7 @@
 """The hunt: the same seed finds the same, whatever the number of workers; what fails is shrunk."""
 
 import json
+from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import DrawnRound
 from kvfuzz.search.replay import replay
-from kvfuzz.search.rounds import Plan, draw_cases
+from kvfuzz.search.rounds import Plan, Tally, draw_cases
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.testing.assertions import assert_agrees
@@ -129,8 +130,15 @@ def test_two_workers_find_what_one_finds():
     """The verdict, the counts and the shrunk case do not depend on the number of workers."""
     for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
         one, two = (fuzz(subject, examples=120, seed=3, workers=n) for n in (1, 2))
-        for name in ("verdict", "cases", "positions", "discarded", "worst_excess", "failure"):
+        for name in ("verdict", *(each.name for each in fields(Tally))):
             assert getattr(one, name) == getattr(two, name), name
+
+
+def test_a_tally_is_the_same_after_a_round_trip_through_json():
+    """As a worker process sends it, with divergences that were expected."""
+    failure = fuzz(models.ForgetsOnDecode, seed=0).failure
+    tally = Tally(cases=3, bases=("measured",), expected=Counter({1: 2}), failure=failure)
+    assert Tally.from_json(json.loads(json.dumps(tally.to_json()))) == tally
 
 
 def test_shards_have_seeds_of_their_own_that_hunt_alone():
@@ -184,19 +192,38 @@ def test_bad_arguments_are_refused_at_the_door(arguments, message):
         fuzz(models.Summing, **arguments)
 
 
-def test_a_worker_that_dies_leaves_no_verdict(tmp_path):
-    """A real process that ends itself makes the hunt inconclusive, in one line."""
-    (tmp_path / "deadly.py").write_text(
-        "import os, multiprocessing\n"
-        "from tests.subjects.models import Summing\n"
-        "class Deadly(Summing):\n"
-        "    def cached(self, tokens, cache):\n"
-        "        if multiprocessing.parent_process() is not None:\n"
-        "            os._exit(9)\n"
-        "        return super().cached(tokens, cache)\n"
-    )
-    with pytest.raises(Inconclusive, match=r"a worker process died .* -n 1 --seed 5"):
-        fuzz(f"{tmp_path}/deadly.py:Deadly", workers=2, seed=5)
+FAILS_IN_WORKERS = """
+import multiprocessing, os
+from tests.subjects.models import Summing
+class Fails(Summing):
+    def cached(self, tokens, cache):
+        if {condition} and multiprocessing.parent_process() is not None:
+            {failure}
+        return super().cached(tokens, cache)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure", "error", "message"),
+    [
+        ("True", "os._exit(9)", Inconclusive, "a worker process died .* -n 1 --seed 5.* code 9"),
+        ("tokens.shape[1] > 5", "os._exit(9)", Inconclusive, "a worker process died .* code 9"),
+        (
+            "tokens.shape[1] > 5",
+            "return None",
+            InvalidSubject,
+            "should return .logits, cache.",
+        ),
+    ],
+    ids=["dies when it starts", "dies", "breaks the protocol"],
+)
+def test_what_fails_in_a_worker_is_told_in_one_line(tmp_path, condition, failure, error, message):
+    """A process that ends itself makes the hunt inconclusive; an error is the same as without
+    processes."""
+    source = FAILS_IN_WORKERS.format(condition=condition, failure=failure)
+    (tmp_path / "failing.py").write_text(source)
+    with pytest.raises(error, match=message):
+        fuzz(f"{tmp_path}/failing.py:Fails", workers=2, examples=60, seed=5)
 
 
 def test_the_public_api_is_there():

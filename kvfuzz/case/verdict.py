@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 Status = Literal["agreed", "weak", "vacuous", "diverged", "discarded"]
@@ -104,3 +104,16 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"rows": self.rows, "weak_rows": self.weak_rows}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Verdict:
+        """Returns the verdict that `to_json` gave, after a round trip through JSON."""
+        plain = {each.name: data[each.name] for each in fields(cls)}
+        return replace(
+            cls(**plain),
+            worst=data["worst"] and tuple(data["worst"]),
+            first=data["first"] and Difference(**data["first"]),
+            impact=data["impact"] and Impact(**data["impact"]),
+            differences=tuple(map(tuple, data["differences"])),
+            allowed=tuple(map(tuple, data["allowed"])),
+        )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.features import features_of
@@ -94,6 +95,23 @@ class Tally:
             failure=self.failure or more.failure,
         )
 
+    def to_json(self) -> dict[str, Any]:
+        found = self.failure
+        failure = found and asdict(found) | {"case": found.case.to_json()}
+        return {**vars(self), "failure": failure}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Tally:
+        """Returns the tally that `to_json` gave, after a round trip through JSON."""
+        made, found = cls(**data), data["failure"]
+        made.reasons, made.bases = tuple(made.reasons), tuple(made.bases)
+        made.exercised = Counter(made.exercised)
+        made.expected = Counter({int(index): n for index, n in made.expected.items()})
+        if found is not None:
+            case, verdict = Case.from_json(found["case"]), Verdict.from_json(found["verdict"])
+            made.failure = Shrunk(**found | {"case": case, "verdict": verdict})
+        return made
+
 
 def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word is not None))
@@ -124,6 +142,13 @@ class Plan:
         """Returns the number of cases of round `index`; 0 past the last round."""
         size = ROUND if index < SHORT_ROUNDS else TARGETED
         return size if self.examples is None else max(0, min(size, self.examples - _start(index)))
+
+    def rounds(self) -> Iterator[int]:
+        """Yields the indices of the rounds, until time is up; the first in any case."""
+        index = 0
+        while self.round_size(index) and (index == 0 or not self.overdue):
+            yield index
+            index += 1
 
     def round_of(self, case: int) -> int:
         """Returns the index of the round that holds case number `case`."""
@@ -164,10 +189,10 @@ def _start(index: int) -> int:
 def run_rounds(factory: Factory, plan: Plan, progress: Callable[[int], None] | None) -> Tally:
     """Runs the rounds of `plan` in order, up to the first failure."""
     total = Tally()
-    index = 0
-    while plan.round_size(index) and not plan.overdue and total.failure is None:
+    for index in plan.rounds():
         total += run_round(factory, plan, index, progress, total.cases)
-        index += 1
+        if total.failure is not None:
+            break
     return total
 
 
@@ -272,10 +297,8 @@ def draw_cases(space: Space, seed: int, examples: int) -> list[Case]:
     has to replace one that proved nothing."""
     plan = Plan("", Options(), space, seed, examples, None)
     found: list[Case] = []
-    index = 0
-    while plan.round_size(index):
+    for index in plan.rounds():
         run_strategy(space, plan.round_seed(index), plan.round_size(index), found.append)
-        index += 1
     return found
 
 

@@ -26,7 +26,7 @@ def time_limit(seconds: float) -> Iterator[Callable[[], None]]:
     can swallow it. Works by an alarm signal, so only in a process's main thread (elsewhere only
     that function and the end of the context tell), and only between Python instructions. A fault
     that swallows it every time and never returns hangs all the same: that takes a parent process
-    that kills this one (`mutants.campaign.workers`).
+    that kills this one (`kvfuzz.search.pool`).
     """
     end = time.monotonic() + seconds
 

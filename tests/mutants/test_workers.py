@@ -12,9 +12,9 @@ import torch
 
 from kvfuzz.cli.main import main
 from kvfuzz.errors import Inconclusive
+from kvfuzz.search import pool
 from kvfuzz.subjects.loading import Options
 from mutants.campaign import score as scoring
-from mutants.campaign import workers
 from mutants.campaign.campaign import Limits
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.score import score
@@ -164,7 +164,7 @@ def test_what_is_known_of_a_mutant_outlives_its_process(package, body, state, re
 
 def test_the_clean_subject_has_more_time_than_a_mutant(package, monkeypatch):
     """Judging it again after the mutant may take longer than the mutant's own limit."""
-    monkeypatch.setattr(workers, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "GRACE", 0.5)
     ids = package(f"{SLEEPS}return real")
     found = score(
         "zoo", mutants=ids[:1], seed=1, examples=5, workers=1, limits=Limits(seconds=5)
@@ -261,7 +261,7 @@ return real
 """
 
 
-LIE = b'{"judged": {"nonsense": 1}}'
+LIE = b'["key", {"result": {"nonsense": 1}}]'
 
 
 @pytest.mark.parametrize(

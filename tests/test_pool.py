@@ -1,0 +1,91 @@
+"""The pool: processes that are lost cost their own item, and no process is left behind."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kvfuzz.search import pool
+from kvfuzz.search.pool import Pool
+
+
+def start():
+    """Returns the work of a process of these tests."""
+    return work
+
+
+def work(item, say):
+    """Does as `item` says, and returns it."""
+    say(case=item)
+    if item == "starts a process":
+        process = multiprocessing.get_context("spawn").Process(target=print)
+        process.start()
+        process.join()
+    elif item == "is slow":
+        time.sleep(2)
+    elif item == "dies":
+        os._exit(7)
+    elif item == "hangs":
+        time.sleep(600)
+    return item
+
+
+def test_what_becomes_of_each_item_comes_in_order(monkeypatch):
+    """Also if a later one ends first. One that ends its process or never returns costs no other;
+    one that starts a process of its own may."""
+    monkeypatch.setattr(pool, "GRACE", 1.0)
+    items = ["is slow", "dies", "quick", "starts a process", "hangs", "last"]
+    with closing(Pool(start, 2, "nothing can run", seconds=9)) as several:
+        found = list(several.run_in_order(items))
+    assert [each.item for each in found] == items
+    assert [each.result for each in found] == [
+        "is slow", None, "quick", "starts a process", None, "last",
+    ]  # fmt: skip
+    lost = [(each.lost, each.why, each.said) for each in found if each.lost]
+    assert lost == [
+        ("crashed", "its process ended with exit code 7", {"case": "dies"}),
+        ("timed_out", "over 9 s, in one call", {"case": "hangs"}),
+    ]
+
+
+def leave():
+    """Starts a process that nobody ends, and writes down which; then waits for ever."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path("left.part").write_text(str(process.pid))
+    Path("left.part").rename("left")
+    time.sleep(600)
+
+
+LEAVES = """
+from contextlib import closing
+from kvfuzz.search.pool import Pool
+from tests.test_pool import leave
+if __name__ == "__main__":
+    with closing(Pool(leave, 1, "nothing can run")) as one:
+        list(one.run_in_order([0]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+def test_what_a_subject_started_ends_with_the_parent(tmp_path):
+    """Even if the parent is killed, and can end nothing itself."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    root = str(Path(__file__).parents[1])
+    parent = subprocess.Popen(
+        [sys.executable, "leaves.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}
+    )
+    end = time.monotonic() + 60
+    while not (tmp_path / "left").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    left = Path("/proc", (tmp_path / "left").read_text())
+    assert left.exists()
+    parent.kill()
+    parent.wait()
+    while left.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not left.exists()
