@@ -52,6 +52,36 @@ def test_help_imports_no_more_than_click_and_the_options(tmp_path):
     assert not {"importlib.metadata", "kvfuzz.case.case", "json", "tempfile", "tomllib"} & loaded
 
 
+def test_a_command_says_what_it_loads_before_it_imports_torch(tmp_path):
+    """On standard error, so that the wait is explained and the output stays what it was."""
+    (tmp_path / "torch.py").write_text("import sys; sys.exit('now torch')")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvfuzz.cli.main", "fuzz", "zoo", "--json", "/dev/stdout"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(tmp_path), os.fspath(ROOT)])},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("", "loading zoo ...\nnow torch\n")
+
+
+LOADING = """
+import gc
+from kvfuzz.cli.loading import loading
+with loading("it"):
+    assert not gc.isenabled()
+    import torch
+assert gc.isenabled() and gc.get_freeze_count() > 50_000 and torch.get_num_threads() == 1
+before = gc.get_freeze_count()
+with loading("more"):
+    assert gc.isenabled()
+assert gc.get_freeze_count() == before
+"""
+
+
+def test_loading_leaves_what_it_made_out_of_the_garbage_collection():
+    """Once in a process, and only where torch was not there before."""
+    assert "torch" in modules_after(LOADING)
+
+
 @pytest.mark.parametrize("group", ["kvfuzz.commands", "console_scripts", "pytest11", "nosuch"])
 def test_entry_points_are_those_of_importlib(group, tmp_path, monkeypatch):
     """Of every package that is installed here, and of one that shadows another."""

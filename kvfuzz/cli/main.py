@@ -10,14 +10,16 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kvfuzz._version import __version__
+from kvfuzz.cli.counterexamples import collect, locate, replay, shrink
+from kvfuzz.cli.exit_codes import EXIT_CODES
 from kvfuzz.cli.group import Commands
+from kvfuzz.cli.loading import loading
 from kvfuzz.cli.options import (
-    Finite,
     Renamed,
     Shard,
     SubjectOptions,
@@ -26,7 +28,6 @@ from kvfuzz.cli.options import (
     expected_option,
     folder_option,
     json_option,
-    prepare_torch,
     progress_bar,
     seconds_option,
     seed_option,
@@ -35,11 +36,6 @@ from kvfuzz.cli.options import (
 )
 from kvfuzz.cli.settings import default_map, message_of
 from kvfuzz.errors import KvfuzzError, one_line
-
-if TYPE_CHECKING:
-    from kvfuzz.search.replay import Replayed
-
-EXIT_CODES = {"agreed": 0, "diverged": 1, "inconclusive": 3}
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,15 +60,16 @@ def audit(json_file: Path | None) -> int:
     Compares cached and uncached logits on every prefix of every pattern of its corpus, sabotages
     the cache in two ways that must be caught, measures the cache's memory, and compares generation.
     """
-    from rich.console import Console
-
-    from kvfuzz.audit.audit import audit as run_audit
-    from kvfuzz.audit.report import render
     from kvfuzz.case.files import check_writable, write_json
 
     if json_file:
         check_writable(json_file)
-    prepare_torch()
+    with loading("the checkpoint"):
+        from rich.console import Console
+
+        from kvfuzz.audit.audit import audit as run_audit
+        from kvfuzz.audit.report import render
+
     result = run_audit()
     render(result, Console())
     if json_file:
@@ -123,22 +120,26 @@ def fuzz(
     for `kvfuzz replay`.
     """
     from kvfuzz.case.files import check_writable, write_json
-    from kvfuzz.oracle.laws import COMPANIONS
-    from kvfuzz.report.text import hunt_text
-    from kvfuzz.search.hunt import EXAMPLES
-    from kvfuzz.search.hunt import fuzz as hunt
-    from kvfuzz.search.known_divergences import read_expectations
 
-    settings["expected"] = read_expectations(expected_file) if expected_file else ()
-    settings["laws"] = settings["laws"] or COMPANIONS
     for file in filter(None, (json_file, folder / "counterexample.json")):
         check_writable(file)
-    prepare_torch()
-    options = subject_options.calibrated(subject, folder, calibration_file)
+    with loading(subject):
+        from kvfuzz.oracle.laws import COMPANIONS
+        from kvfuzz.report.text import hunt_text
+        from kvfuzz.search.hunt import EXAMPLES
+        from kvfuzz.search.hunt import fuzz as hunt
+        from kvfuzz.search.known_divergences import read_expectations
+        from kvfuzz.subjects.loading import load
+
+        settings["expected"] = read_expectations(expected_file) if expected_file else ()
+        settings["laws"] = settings["laws"] or COMPANIONS
+        options = subject_options.calibrated(subject, folder, calibration_file)
+        # Worker processes load it again, by its name.
+        factory = load(subject, options) if settings["workers"] == 1 else subject
     settings |= {"options": options, "folder": folder, "database": folder / "examples"}
     total = settings["examples"] or (None if settings["seconds"] else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
-        found = hunt(subject, progress=lambda done: update(done, total), **settings)
+        found = hunt(factory, progress=lambda done: update(done, total), **settings)
     click.echo(hunt_text(found))
     if json_file:
         write_json(json_file, found.to_json())
@@ -168,14 +169,15 @@ def calibrate(
     Only for a SUBJECT that is known to be correct: refuses one that diverges in float64.
     """
     from kvfuzz.case.files import check_writable, write_json
-    from kvfuzz.report.text import calibration_text
-    from kvfuzz.search.calibrate import calibrate as measure
-    from kvfuzz.search.calibrate import default_path
 
+    with loading(subject):
+        from kvfuzz.report.text import calibration_text
+        from kvfuzz.search.calibrate import calibrate as measure
+        from kvfuzz.search.calibrate import default_path
+
+        options = subject_options.options()
     path = out or default_path(folder, subject)
     check_writable(path)
-    prepare_torch()
-    options = subject_options.options()
     with progress_bar(f"calibrating {subject}", None) as update:
         found = measure(subject, examples=examples, seed=seed, options=options, progress=update)
     write_json(path, found.to_json())
@@ -183,180 +185,8 @@ def calibrate(
     return 0
 
 
-@cli.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--subject", help="Run the same cases on this subject.")
-@click.option("--device", help="Run on this device (default: the recorded one).")
-@json_option
-def replay(
-    paths: tuple[Path, ...], subject: str | None, device: str | None, json_file: Path | None
-) -> int:
-    """Run counterexamples again, from files or directories.
-
-    Imports the code of the subjects that they name. Exit code 1 if one still diverges, 0 if all
-    agree.
-    """
-    from kvfuzz.case.counterexample import files_in
-    from kvfuzz.case.files import check_writable, write_json
-
-    if json_file:
-        check_writable(json_file)
-    files = files_in(paths)
-    replayed: list[Replayed] = []
-    code = EXIT_CODES["inconclusive"]
-    if files:
-        code, replayed = _replay_files(files, subject, device)
-    else:
-        click.echo(f"INCONCLUSIVE: no counterexample (*.json) in {', '.join(map(str, paths))}")
-    if json_file:
-        words = {code: word for word, code in EXIT_CODES.items()} | {2: "error"}
-        write_json(
-            json_file,
-            {"verdict": words[code], "replayed": [item.to_json() for item in replayed]},
-        )
-    return code
-
-
-def _replay_files(
-    files: list[Path], subject: str | None, device: str | None
-) -> tuple[int, list[Replayed]]:
-    """Runs the counterexamples in `files` again, and prints the outcome of each; returns the exit
-    code, and what came of them."""
-    from kvfuzz.report.text import replay_text
-    from kvfuzz.search.replay import exit_code
-    from kvfuzz.search.replay import replay as run_again
-
-    prepare_torch()
-    replayed = []
-    for path in files:
-        item = run_again(path, subject=subject, device=device, announce=_announce)
-        replayed.append(item)
-        if item.error:
-            click.echo(f"kvfuzz: {item.error}", err=True)
-        else:
-            click.echo(replay_text(item))
-    return exit_code(replayed), replayed
-
-
-@cli.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--subject", help="Shrink the case on this subject, which the file then names.")
-@click.option("--device", help="Run on this device (default: the recorded one).")
-@click.option(
-    "--passes", type=click.IntRange(min=1), metavar="N",
-    help="Stop after N forward passes (default 1000, or no limit with --seconds).",
-)  # fmt: skip
-@click.option(
-    "--seconds", type=Finite(min=0, min_open=True), metavar="N", help="Stop after N seconds."
-)
-def shrink(
-    path: Path, subject: str | None, device: str | None, passes: int | None, seconds: float | None
-) -> int:
-    """Go on shrinking the counterexample in a file, and write it back.
-
-    Imports the code of the subject that the file names. After Ctrl-C the file holds the smallest
-    case so far. Exit code 1 if the case diverges, small or not; 0 if it agrees now.
-    """
-    from kvfuzz.report.text import shrunk_text
-    from kvfuzz.search.replay import exit_code
-    from kvfuzz.search.shrink import PASSES, Bound
-    from kvfuzz.search.shrink_file import shrink_file
-
-    prepare_torch()
-    bound = Bound(passes or (None if seconds else PASSES), seconds)
-    item = shrink_file(path, subject=subject, device=device, bound=bound, announce=_announce)
-    click.echo(shrunk_text(item))
-    if item.shrunk is not None and item.shrunk.interrupted:
-        raise click.exceptions.Abort
-    return exit_code([item.replayed])
-
-
-@cli.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("collected"),
-    show_default=True, help="Folder to write one counterexample of each kind to.",
-)  # fmt: skip
-@json_option
-def collect(paths: tuple[Path, ...], out: Path, json_file: Path | None) -> int:
-    """Deduplicate the counterexamples of several hunts.
-
-    Reads files, and directories recursively; runs nothing. Two counterexamples are of one kind if
-    they have the same subject, law, first site, schedule, number of rows and call arguments. Exit
-    code 1 if there is a counterexample, 0 if not.
-    """
-    from kvfuzz.case.files import check_writable, write_json
-    from kvfuzz.report.collected import collected_text
-    from kvfuzz.search.collect import collect as gather
-
-    for file in filter(None, (json_file, out / "counterexample.json")):
-        check_writable(file)
-    collected, unread = gather(paths, out)
-    for error in unread:
-        click.echo(f"kvfuzz: {error}", err=True)
-    click.echo(collected_text(collected) if collected else "no counterexample")
-    if json_file:
-        collected_json = [each.to_json() for each in collected]
-        write_json(json_file, {"counterexamples": collected_json, "errors": unread})
-    return 2 if unread else 1 if collected else 0
-
-
-@cli.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--subject", help="Locate the same case on this subject.")
-@click.option("--device", help="Run on this device (default: the recorded one).")
-@click.option(
-    "--strict", is_flag=True,
-    help="Report a state that differs while the logits agree as a failure, not a warning.",
-)  # fmt: skip
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the report and its map of differences to FILE as one HTML page.",
-)  # fmt: skip
-@click.option("--map/--no-map", "drawn", default=True, help="Draw the map in the terminal.")
-@json_option
-def locate(
-    path: Path,
-    subject: str | None,
-    device: str | None,
-    strict: bool,
-    html_file: Path | None,
-    drawn: bool,
-    json_file: Path | None,
-) -> int:
-    """Locate a counterexample: the first state that differs, its source line, its cause.
-
-    Imports the code of the subject that the file names. Exit code 0 if located, 3 if it now agrees.
-    """
-    from rich.console import Console
-
-    from kvfuzz.case.files import check_writable, write_json, write_text
-    from kvfuzz.report.html import location_page
-    from kvfuzz.report.terminal import terminal_map
-    from kvfuzz.report.text import location_text, replay_command
-    from kvfuzz.search.replay import locate_file
-
-    for file in filter(None, (json_file, html_file)):
-        check_writable(file)
-    prepare_torch()
-    name, case, found = locate_file(
-        path, subject=subject, device=device, strict=strict, announce=_announce
-    )
-    click.echo(location_text(found, case, path))
-    if drawn and found.cells and found.located:
-        Console().print(terminal_map(found.cells, case, found.first))
-    if json_file:
-        write_json(json_file, found.to_json())
-    if html_file:
-        write_text(html_file, location_page(found, case, name, replay_command(path, name)))
-        click.echo(f"report: {html_file}")
-    return 0 if found.first is not None else EXIT_CODES["inconclusive"]
-
-
-def _announce(found: Any, name: str) -> None:
-    """Prints which subject is about to be imported: that runs its code."""
-    recorded = f" (recorded on {found.subject})" if name != found.subject else ""
-    click.echo(f"importing subject {name}{recorded}")
+for command in (replay, shrink, collect, locate):
+    cli.add_command(command)
 
 
 def main(args: list[str] | None = None) -> int:

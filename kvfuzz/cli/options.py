@@ -234,13 +234,6 @@ def _as_typed(option: click.Parameter, value: Any) -> list[str]:
     return [word for each in values for word in (max(option.opts, key=len), str(each))]
 
 
-def prepare_torch() -> None:
-    """Sets torch to one thread: more make small models slower, and change rounding."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
 @contextmanager
 def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int | None], None]]:
     """Shows a progress bar on standard error, if that is a terminal. Yields a function that takes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvfuzz.cli.loading import loading
 from kvfuzz.cli.options import (
     SubjectOptions,
     calibration_option,
@@ -18,7 +19,6 @@ from kvfuzz.cli.options import (
     expected_option,
     folder_option,
     json_option,
-    prepare_torch,
     progress_bar,
     seconds_option,
     seed_option,
@@ -82,17 +82,18 @@ def score(
     are killed, 1 if some are not, 3 if there is no score.
     """
     from kvfuzz.case.files import check_writable
-    from kvfuzz.search.known_divergences import read_expectations
-    from mutants.campaign.gate import read_gate
-    from mutants.campaign.journal import NAME as JOURNAL
-    from mutants.campaign.score import score as run_score
-    from mutants.report.outputs import check_outputs
+
+    with loading(subject):
+        from kvfuzz.search.known_divergences import read_expectations
+        from mutants.campaign.gate import read_gate
+        from mutants.campaign.journal import NAME as JOURNAL
+        from mutants.campaign.score import score as run_score
+        from mutants.report.outputs import check_outputs
 
     gate = read_gate(reporting.fail_under, reporting.baseline_file, subject, reporting.files)
     check_outputs(reporting.outputs)
     check_writable(folder / "witnesses" / "witness.json")
     settings["expected"] = read_expectations(expected_file) if expected_file else ()
-    prepare_torch()
     settings["options"] = subject_options.calibrated(subject, folder, calibration_file)
     settings["journal"] = settings["journal"] or folder / JOURNAL
     with _plain_warnings(), progress_bar(f"scoring {subject}", None) as update:
