@@ -127,7 +127,7 @@ def test_a_law_that_says_nothing_about_a_case_is_discarded():
 def test_a_law_takes_a_reference_that_is_already_known():
     """With the verdict that it gives without."""
     subject, case = Recomputes(), Case(ROWS, (5,))
-    known = KnownReference(case, subject, find_reference(subject, case))
+    known = KnownReference(case, subject, find_reference(subject, case), measured=True)
     verdict = check_law("causality", subject, case, known=known)
     assert verdict == check_law("causality", subject, case, known=None)
     assert (verdict.rows, verdict.weak_rows) == (verdict.positions, verdict.weak_positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvfuzz.case.case import Case
@@ -10,20 +10,56 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.localize.latent_law import check_latent
 from kvfuzz.localize.traced_states import ExpectedStates, can_trace, expected_states
-from kvfuzz.oracle.agreement import check_against, check_agreement, quick_check
+from kvfuzz.oracle.agreement import (
+    check_against,
+    check_agreement,
+    check_in_two,
+    quick_check,
+)
 from kvfuzz.oracle.laws import LAWS, check_companion
-from kvfuzz.oracle.reference import Reference
+from kvfuzz.oracle.reference import Reference, find_reference, tolerance_for
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 
 
 @dataclass(frozen=True)
 class KnownReference:
     """The reference of `case`, computed once for all subjects that have the uncached path of
-    `subject` and differ in their cached path."""
+    `subject` and differ in their cached path.
+
+    `found` has the smallest tolerance that there is, unless its noise is `measured`: that is left
+    until some logits differ by more. `leeway` is that of a calibration.
+    """
 
     case: Case
     subject: Subject
-    expected: Reference
+    found: Reference
+    leeway: float = 1.0
+    measured: bool = False
+
+    @classmethod
+    def find(cls, subject: Subject, case: Case, leeway: float = 1.0) -> KnownReference:
+        """Computes the reference of `case`, without its noise."""
+        return cls(case, subject, find_reference(subject, case, leeway=leeway, noise=False), leeway)
+
+    @cached_property
+    def expected(self) -> Reference:
+        """The reference with its measured noise."""
+        found = self.found
+        if self.measured or found.error is not None:
+            return found
+        # Two uncached runs that differ by more than the smallest tolerance may agree within noise.
+        if found.prefixwise:
+            return find_reference(self.subject, self.case, leeway=self.leeway)
+        assert found.logits is not None
+        tolerance = tolerance_for(self.subject, self.case, found.logits, leeway=self.leeway)
+        return replace(found, tolerance=tolerance)
+
+    def check(self, subject: Subject) -> Verdict:
+        """Compares the cached path of `subject` with the reference. Where no logits differ by more
+        than the smallest tolerance, a weak position counts as agreed."""
+        if self.measured or self.found.prefixwise or "expected" in vars(self):
+            return check_against(self.expected, subject, self.case)
+        return check_in_two(self.found, lambda: self.expected, subject, self.case)
 
     @cached_property
     def states(self) -> ExpectedStates | None:
@@ -68,11 +104,8 @@ def judge_quickly(
     subject: Subject, case: Case, law: str = "agreement", known: KnownReference | None = None
 ) -> Judgement:
     """Judges only whether `case` diverges; skips the checks of how much an agreement proves.
-    `known` is the reference, if it has been computed."""
-    if known is None:
-        found = quick_check(subject, case)
-    else:
-        found = check_against(known.expected, subject, case)
+    `known` is the reference of `case`, if it has been computed."""
+    found = quick_check(subject, case) if known is None else known.check(subject)
     if law == "latent" and found.status != "agreed":
         return Judgement(found)
     return _with_companion(found, law, subject, case, "subject", 1.0, known)

@@ -56,7 +56,11 @@ class Faulty:
         found = getattr(self.subject, name)
         faulty = UNCACHED if self.both else ()
         acts = callable(found) and (name == "cached" or name in OFFERED or name in faulty)
-        return self._with_fault(found, name) if acts else found
+        if not acts:
+            return found
+        # Kept on the instance, so that the next call finds it without coming here.
+        method = self.__dict__[name] = self._with_fault(found, name)
+        return method
 
     def new_cache(self, batch: int) -> FaultyCache:
         """Returns an empty cache for `batch` rows, with a fresh fault."""

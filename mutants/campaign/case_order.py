@@ -30,17 +30,19 @@ Trait = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class CaseTraits:
     """The properties by which cases are compared: traits of the program, kinds of steps in order,
-    and size of the token table."""
+    size of the token table, and traits of the settings."""
 
     traits: frozenset[Trait]
     kinds: tuple[str, ...]
     rows: int
     columns: int
+    settings: frozenset[Trait]
 
     @classmethod
     def of(cls, case: Case) -> CaseTraits:
         kinds = tuple(step.kind for step in case.steps())
-        return cls(_program_traits(case), kinds, case.batch, case.length)
+        settings = _config_traits(case.config)
+        return cls(_program_traits(case), kinds, case.batch, case.length, settings)
 
     def lacks(self, wanted: CaseTraits) -> int:
         """Returns how many of the `wanted` properties are missing."""
@@ -55,12 +57,14 @@ def order_cases(mutant: Mutant, cases: Sequence[Case], traits: tuple[CaseTraits,
     witness = mutant.witness
     if witness is None:
         return list(range(len(cases)))
-    distances, settings = _distances(CaseTraits.of(witness), traits), _config_traits(witness.config)
-    if settings:
-        other = [len(settings - _required_traits(mutant, case)) for case in cases]
+    wanted = CaseTraits.of(witness)
+    distances = _distances(wanted, traits)
+    if wanted.settings:
+        found = {has.settings for has in traits}
+        other = {one: len(wanted.settings - _required_traits(mutant, one)) for one in found}
         distances = tuple(
-            (lacking + lacks, *rest)
-            for lacks, (lacking, *rest) in zip(other, distances, strict=True)
+            (lacking + other[has.settings], *rest)
+            for has, (lacking, *rest) in zip(traits, distances, strict=True)
         )
     return [index for *_, index in sorted(distances)]
 
@@ -82,9 +86,13 @@ def _count_in_order(wanted: Sequence[str], kinds: Sequence[str]) -> int:
     return next((count for count, kind in enumerate(wanted) if kind not in steps), len(wanted))
 
 
-def _required_traits(mutant: Mutant, case: Case) -> frozenset[Trait]:
-    """Returns the traits of the settings of `case` with those that `mutant` needs."""
-    return _config_traits({**case.config, **mutant.required_config(case.config)})
+def _required_traits(mutant: Mutant, settings: frozenset[Trait]) -> frozenset[Trait]:
+    """Returns the traits of `settings` with those that `mutant` needs."""
+    values = dict(settings)
+    for name, fit in mutant.needs.items():
+        if name in SETTINGS and values.get(name, "") not in map(str, fit):
+            values[name] = str(fit[0])
+    return frozenset(values.items())
 
 
 def _program_traits(case: Case) -> frozenset[Trait]:

@@ -9,7 +9,6 @@ from functools import cached_property
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.oracle.agreement import check_against
-from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.judge import KnownReference, judge_by
 from kvfuzz.search.rounds import Plan
 from kvfuzz.subjects.protocol import Factory
@@ -66,22 +65,24 @@ class PreparedCases:
     def reference(self, index: int, mutant: Mutant | None = None) -> KnownReference:
         """Returns case number `index`, with the settings that `mutant` needs, and its reference.
 
-        Raises Unsound if these settings are not the drawn ones and the clean subject diverges.
+        Raises Unsound if these settings are not the drawn ones and the clean subject diverges: the
+        baseline has not judged it there. That is not asked for a mutant that is declared
+        equivalent, which runs every case: if one kills it, it is invalid.
         """
         case = self.case(index, mutant)
         key = self.key(index, case)
         if key not in self.references:
             subject = self.factory.subject(case)
             leeway = self.campaign.plan.options.leeway(case.dtype)
-            known = KnownReference(case, subject, find_reference(subject, case, leeway=leeway))
-            self.references[key] = known
-            if case != self.campaign.cases[index]:
-                self.require_clean(known, index, "agreement")
-        return self.references[key]
+            self.references[key] = KnownReference.find(subject, case, leeway)
+        known = self.references[key]
+        if mutant is not None and not mutant.equivalent and case != self.campaign.cases[index]:
+            self.require_clean(known, index, "agreement")
+        return known
 
     def require_clean(self, known: KnownReference, index: int, law: str) -> int:
         """Judges the unmutated subject by `law`, once for all mutants; returns the number of
-        positions compared. Raises Unsound if it diverges."""
+        positions compared, as of `KnownReference.check`. Raises Unsound if it diverges."""
         key = (*self.key(index, known.case), law)
         if key not in self.clean:
             verdict = _judge_clean(law, known)
@@ -105,11 +106,14 @@ class PreparedCases:
 def check_baseline(prepared: PreparedCases) -> str | None:
     """Judges the unmutated subject on every case as drawn; returns why there can be no score, or
     None. Cases with the settings that a mutant needs are judged when they are prepared."""
-    positions = 0
+    compared = False
     for index in range(len(prepared.campaign.cases)):
         try:
             with time_limit(prepared.seconds_for_clean):
-                positions += prepared.require_clean(prepared.reference(index), index, "agreement")
+                known = prepared.reference(index)
+                prepared.require_clean(known, index, "agreement")
+                # One case is enough, and nearly always the first.
+                compared = compared or _compares(known)
         except Unsound as unsound:
             return str(unsound)
         except OutOfTime:
@@ -117,13 +121,18 @@ def check_baseline(prepared: PreparedCases) -> str | None:
                 f"the unmutated {prepared.factory.name} takes over "
                 f"{prepared.seconds_for_clean:g} s for case {index}"
             )
-    return None if positions else f"nothing could be compared on {prepared.factory.name}"
+    return None if compared else f"nothing could be compared on {prepared.factory.name}"
+
+
+def _compares(known: KnownReference) -> bool:
+    """Returns whether some position of a case on which the clean subject agrees is not weak."""
+    return check_against(known.expected, known.subject, known.case).positions > 0
 
 
 def _judge_clean(law: str, known: KnownReference) -> Verdict:
     """The verdict by `law` on the unmutated subject."""
     if law in ("agreement", VACUITY):
-        return check_against(known.expected, known.subject, known.case)
+        return known.check(known.subject)
     return judge_by(law, known.subject, known.case, known=known)
 
 

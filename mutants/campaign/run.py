@@ -15,7 +15,7 @@ import torch
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidSubject, printable
-from kvfuzz.oracle.agreement import check, check_against
+from kvfuzz.oracle.agreement import check
 from kvfuzz.search.judge import KnownReference, judge_quickly
 from kvfuzz.subjects.injection import Faulty
 from mutants.campaign.prepared_cases import PreparedCases
@@ -113,7 +113,7 @@ def check_unchanged(prepared: PreparedCases, mutant: Mutant, result: Result) -> 
     try:
         with time_limit(prepared.seconds_for_clean):
             known = prepared.reference(index, mutant)
-            changed = check_against(known.expected, known.subject, known.case).diverged
+            changed = known.check(known.subject).diverged
     # The baseline raised nothing on this case, so the mutant caused whatever is raised now.
     except (Exception, SystemExit, OutOfTime):
         changed = True

@@ -10,6 +10,7 @@ import pytest
 from kvfuzz.case.case import Case
 from kvfuzz.cli.main import main
 from kvfuzz.errors import UsageError
+from kvfuzz.search.judge import KnownReference
 from kvfuzz.subjects.loading import Options
 from mutants.campaign import time_limit as limits
 from mutants.campaign.campaign import Limits
@@ -268,12 +269,10 @@ def test_a_kill_after_a_case_that_raised_is_shrunk():
 def test_what_is_judged_again_is_the_last_case_that_was_met(prepared, monkeypatch):
     """Of a mutant that was not killed, by its own order of the cases: another case, made ready only
     now, might be one that what it left behind does not touch."""
-    from mutants.campaign import run as module
-
     mutant, seen = find(KILLED), []
-    real = module.check_against
+    real = KnownReference.check
     monkeypatch.setattr(
-        module, "check_against", lambda *given: seen.append(given[2]) or real(*given)
+        KnownReference, "check", lambda known, one: seen.append(known.case) or real(known, one)
     )
     order = prepared.order(mutant)
     assert order != sorted(order)
