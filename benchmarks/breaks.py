@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import hypothesis  # noqa: F401 - imported once for all runs of pytest
+import pytest
+import torch  # noqa: F401
 from drawn_breaks import EQUIVALENT, draw_mutations, likely_tests
 from named_breaks import NAMED, Break
 
@@ -70,27 +74,44 @@ class Copy:
 
     def first_failure(self, tests: Sequence[str], *options: str) -> str | None:
         """Runs `tests`; returns the first that fails, or None."""
-        path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        try:
-            done = subprocess.run(
-                [*command, *options, *tests],
-                cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"{' '.join(tests)} does not end"
-        if done.returncode == 0:
+        output = self.folder / "pytest.log"
+        code = run_pytest(self.folder, ["-qx", "-p", "no:cacheprovider", *options, *tests], output)
+        if code == 0:
             return None
+        if code is None:
+            return f"{' '.join(tests)} does not end"
+        said = output.read_text(encoding="utf-8", errors="replace")
         # An error of the collection counts as well: a package that does not import is seen at once.
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.M)
         if failed is None:
-            raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise click.ClickException(f"pytest ended with {code}:\n{said}")
         return failed[1]
+
+
+def run_pytest(folder: Path, arguments: Sequence[str], output: Path) -> int | None:
+    """Runs pytest in `folder`, in a fork of this process, which has imported torch but nothing of
+    kvfuzz; returns its exit code, or None if it took longer than LIMIT."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        os.environ |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        with output.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        code = pytest.main([*arguments])
+        sys.stdout.flush()
+        os._exit(code)
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.1)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def run_break(copy: Copy, file: str, text: str, likely: Sequence[str]) -> Seen:
