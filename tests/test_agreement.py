@@ -133,6 +133,22 @@ def test_the_same_case_gives_the_same_verdict():
     assert check(subject, CASE) == before
 
 
+def test_what_a_subject_draws_from_the_global_generator_is_part_of_the_case():
+    """Whatever was drawn before: both paths begin at the seed of the case."""
+
+    class Draws(models.Summing):
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            return logits + torch.rand(1), cache
+
+    verdicts = []
+    for before in (1, 2):
+        torch.manual_seed(before)
+        verdicts.append(check(Draws(), CASE))
+    assert verdicts[0].diverged
+    assert verdicts[0] == verdicts[1]
+
+
 def test_grad_mode_is_off_while_a_subject_runs_and_restored_after():
     """Recording gradients would double the time of every pass."""
     seen = []

@@ -2,11 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import kvfuzz
+from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Crop
+from kvfuzz.case.verdict import Verdict
 from kvfuzz.cli.main import main
 from kvfuzz.errors import UsageError
 from kvfuzz.search.known_divergences import Expectation, read_expectations
@@ -39,6 +43,18 @@ def test_another_divergence_is_found_all_the_same():
     hunt = kvfuzz.fuzz(Two, seed=0, expected=[known])
     assert hunt.verdict == "diverged"
     assert [step.kind for step in hunt.failure.case.steps()] == ["prefill", "reset", "prefill"]
+
+
+def test_a_known_divergence_covers_its_own_law_alone():
+    """And only cases with its settings, elements and length."""
+    case = Case(((1, 2, 3, 4),), (2, Crop(1), 2), config={"heads": 4})
+    agreement, frame = Verdict("diverged"), Verdict("diverged", law="frame")
+    known = Expectation("*", "a bug", "agreement", {"heads": 4}, ("crop",), 3)
+    assert known.covers(case, agreement)
+    assert not known.covers(case, frame)
+    for other in ({"law": "frame"}, {"config": {"heads": 2}}, {"elements": ("fork",)}):
+        assert not replace(known, **other).covers(case, agreement)
+    assert not replace(known, length=4).covers(case, agreement)
 
 
 def test_what_no_longer_diverges_is_warned_of():

@@ -38,6 +38,15 @@ class SeesAhead(Recomputes):
         return logits + 0.1 * torch.cat((logits[:, 1:], logits[:, :1] * 0), 1)
 
 
+class SeesAnotherRow(Recomputes):
+    """The cached path counts token 7 in another row, where there is one."""
+
+    def cached(self, tokens, cache, *, mask=None, positions=None):
+        logits, cache = super().cached(tokens, cache, mask=mask, positions=positions)
+        logits[0] += (cache.tokens[1:] == 7).sum()
+        return logits, cache
+
+
 class CountsCalls(Recomputes):
     """A state of the model's own, that every run moves."""
 
@@ -100,6 +109,15 @@ def test_a_hunt_finds_it_and_its_file_replays_the_law(subject, law, tmp_path):
         assert kvfuzz.replay(hunt.path, subject=name).verdict.law == law
         clean = kvfuzz.replay(hunt.path, subject="tests.subjects.recomputing:Recomputes")
         assert clean.verdict.status == "agreed"
+
+
+def test_isolation_changes_the_other_rows_of_the_cached_path_too():
+    """With the drawn tokens both paths agree, and the uncached path is right."""
+    case = Case(((1, 2), (6, 3)), (1, 1))
+    assert check_law("agreement", SeesAnotherRow(), case).status == "agreed"
+    verdict = check_law("isolation", SeesAnotherRow(), case)
+    assert verdict.diverged
+    assert "the cached path, with other tokens in the other rows" in verdict.finding
 
 
 def test_a_path_that_does_not_repeat_itself_is_not_blamed_for_another_law():

@@ -128,6 +128,22 @@ def test_no_fault_of_the_cached_path_changes_what_is_allowed(case, mutant_id):
     assert torch.equal(one.weak, other.weak)
 
 
+def test_a_verdict_allows_the_same_however_large_the_cached_logits_are():
+    """What is allowed in the end is what the uncached path allows."""
+
+    class Slips(models.Summing):
+        factor = 1.0
+
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            return logits * self.factor, cache
+
+    Slips.factor = 1.01
+    small = check(Slips(), CASE)
+    Slips.factor = 1e6
+    assert (small.status, small.allowed) == ("diverged", check(Slips(), CASE).allowed)
+
+
 def test_the_tolerance_is_known_before_the_cached_path_has_run():
     """Here the cached path cannot even be called."""
 

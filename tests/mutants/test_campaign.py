@@ -7,6 +7,7 @@ import pytest
 
 from kvfuzz.case.case import Case
 from kvfuzz.cli.main import main
+from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.subjects.calibration import Calibration, Lane
 from kvfuzz.subjects.loading import Options
 from mutants.campaign import prepared_cases
@@ -79,6 +80,16 @@ def test_a_calibration_is_part_of_a_campaign_and_not_where_it_is_kept():
 
     assert identity("here.json") == identity("there/it/is.json")
     assert identity("here.json") != identity("here.json", leeway=3.0)
+
+
+def test_known_divergences_are_no_cases_of_a_campaign():
+    """Those of the built-in decoder are left out as well; the others stay as they were."""
+    whole = prepare_cases("zoo", Options(), 30, 1).campaign.cases
+    heads = whole[0].config["heads"]
+    known = Expectation("zoo", "on purpose", config={"heads": heads})
+    others = prepare_cases("zoo", Options(), 30, 1, [known]).campaign.cases
+    assert others == tuple(case for case in whole if case.config["heads"] != heads)
+    assert 0 < len(others) < len(whole)
 
 
 def test_controls_are_spread_among_the_mutants():
