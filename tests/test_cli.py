@@ -248,9 +248,10 @@ def test_an_interrupt_ends_a_parallel_run_at_once_in_one_line(tmp_path, moment):
 
 def test_score_writes_what_it_found(run):
     """JSON with the promised keys, an HTML page, and a witness for each kill that replays."""
+    ids = ("layer.reads_the_layer_below", "layer.reads_the_layer_below_on_decode")
     code, out, _ = run(
-        "score", "--operator", "layer", "--seed", 1, "--examples", 80,
-        "--json", "s.json", "--html", "s.html",
+        "score", *(word for name in ids for word in ("--mutant", name)), "--seed", 1,
+        "--examples", 20, "--json", "s.json", "--html", "s.html",
     )  # fmt: skip
     assert code == 0
     assert "MUTATION SCORE 100.0 %" in out
@@ -282,8 +283,8 @@ def test_score_keeps_the_command_that_gives_it_again(run):
 
 def test_fail_under_alone_decides(run):
     """One case kills some mutants and not others."""
-    some = ("--operator", "append", "--operator", "crop")
-    asked = ("score", *some, "--examples", 1, "--seed", 1, "--no-shrink")
+    some = ("--mutant", "append.prepends", "--mutant", "crop.drops_one_too_many")
+    asked = ("score", *some, "--examples", 3, "--seed", 1, "--no-shrink")
     for gate, code in (((), 1), (("--fail-under", 0), 0), (("--fail-under", 100), 1)):
         got, out, _ = run(*asked, *gate)
         assert got == code
