@@ -125,7 +125,7 @@ def fuzz(
         check_writable(file)
     with loading(subject):
         from kvfuzz.oracle.laws import COMPANIONS
-        from kvfuzz.report.text import hunt_text
+        from kvfuzz.report.text import found_text, hunt_text
         from kvfuzz.search.hunt import EXAMPLES
         from kvfuzz.search.hunt import fuzz as hunt
         from kvfuzz.search.known_divergences import read_expectations
@@ -139,7 +139,12 @@ def fuzz(
     settings |= {"options": options, "folder": folder, "database": folder / "examples"}
     total = settings["examples"] or (None if settings["seconds"] else EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
-        found = hunt(factory, progress=lambda done: update(done, total), **settings)
+        found = hunt(
+            factory,
+            progress=lambda done: update(done, total),
+            announce=lambda first: click.echo(found_text(first), err=True),
+            **settings,
+        )
     click.echo(hunt_text(found))
     if json_file:
         write_json(json_file, found.to_json())

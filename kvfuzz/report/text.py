@@ -110,6 +110,19 @@ def _smaller(before: Case, after: Case) -> list[str]:
     return [f"{name} {old} to {new}" for name, (old, new) in changes.items() if old != new]
 
 
+def found_text(hunt: Hunt) -> str:
+    """Returns what is known of a divergence as soon as it is found, in two lines."""
+    assert hunt.failure is not None
+    case, verdict = hunt.failure.case, hunt.failure.verdict
+    rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'} of length {case.length}"
+    replay = replay_command(hunt.path, hunt.subject)
+    again = f"  {replay} runs it as it is; " if replay else "  "
+    return (
+        f"{_headlines(case, verdict)[0]}: case {hunt.cases} of seed {hunt.seed}, {rows}\n"
+        f"{again}now it is made small ..."
+    )
+
+
 def impact_text(impact: Impact) -> str:
     """Says what a divergence does to predictions."""
     if not impact.positions:

@@ -18,7 +18,7 @@ from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
 from kvfuzz.search.parallel import run_rounds_in_processes
 from kvfuzz.search.pool import one_torch_thread
-from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed
+from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed, shrink_failure
 from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, as_factory
@@ -42,7 +42,9 @@ class FuzzSettings:
     given, and located if `locate` is true.
 
     `database` is a folder where Hypothesis keeps failing cases; the next hunt tries them first,
-    unless it has a `seed`. `progress` is called with the number of cases done.
+    unless it has a `seed`. `progress` is called with the number of cases done. `announce` is called
+    with the Hunt as it is when a case diverges, before that is shrunk and located; the case is in
+    `folder` by then, and stays there if what follows is interrupted.
     """
 
     examples: int | None = None
@@ -59,6 +61,7 @@ class FuzzSettings:
     locate: bool = True
     shrink_passes: int = PASSES
     progress: Callable[[int], None] | None = None
+    announce: Callable[[Hunt], None] | None = None
 
     def __post_init__(self) -> None:
         if self.examples is not None and self.examples < 1:
@@ -95,6 +98,7 @@ class FuzzKeywords(TypedDict, total=False):
     locate: bool
     shrink_passes: int
     progress: Callable[[int], None] | None
+    announce: Callable[[Hunt], None] | None
 
 
 @dataclass(frozen=True)
@@ -210,9 +214,9 @@ def fuzz(subject: Any, **settings: Unpack[FuzzKeywords]) -> Hunt:
 
     The keyword arguments are the fields of FuzzSettings: `examples`, `seed`, `seconds`, `workers`,
     `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate`,
-    `shrink_passes` and `progress`. With several workers, call it under `if __name__ == "__main__"`,
-    since each process imports the script. torch has one thread meanwhile. Raises UsageError and
-    InvalidSubject.
+    `shrink_passes`, `progress` and `announce`. With several workers, call it under
+    `if __name__ == "__main__"`, since each process imports the script. torch has one thread
+    meanwhile. Raises UsageError and InvalidSubject.
     """
     with one_torch_thread():
         return _hunt(subject, _read_settings(dict(settings)))
@@ -258,7 +262,7 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,
         calibration=calibration.path if calibration else None,
     )
-    return _explain(hunt, factory, settings)
+    return _follow_up(hunt, factory, plan, settings)
 
 
 def _warnings(plan: Plan, tally: Tally) -> tuple[str, ...]:
@@ -282,14 +286,29 @@ def _plan(factory: Factory, settings: FuzzSettings, seed: int, started: float) -
     )
 
 
-def _explain(hunt: Hunt, factory: Factory, settings: FuzzSettings) -> Hunt:
-    """Adds the explanation of the failure to `hunt`, and writes the counterexample."""
-    failure = hunt.failure
-    if failure is None:
+def _follow_up(hunt: Hunt, factory: Factory, plan: Plan, settings: FuzzSettings) -> Hunt:
+    """Announces the failure of `hunt`, shrinks and locates it, and returns the hunt with what came
+    of that. The case is saved as it was found, and in the end the smaller one in its place."""
+    if hunt.failure is None:
         return hunt
-    explanation = explain(factory, failure.case, failure.verdict, settings.locate)
-    located = explanation.location.summary() if explanation.location else None
-    device = settings.options.device
-    found = make_counterexample(factory.name, failure.case, failure.verdict, located, device)
-    path = found.save(Path(settings.folder)) if settings.folder is not None else None
-    return replace(hunt, explanation=explanation, counterexample=found, path=path)
+    folder = Path(settings.folder) if settings.folder is not None else None
+
+    def saved(failure: Shrunk, explanation: Explanation | None = None) -> Hunt:
+        location = explanation.location.summary() if explanation and explanation.location else None
+        case, verdict, device = failure.case, failure.verdict, settings.options.device
+        found = make_counterexample(factory.name, case, verdict, location, device)
+        path = None if folder is None else found.save(folder)
+        return replace(
+            hunt, failure=failure, explanation=explanation, counterexample=found, path=path
+        )
+
+    before, began = set(folder.glob("*.json")) if folder else set(), time.time()
+    first = saved(hunt.failure)
+    if settings.announce is not None:
+        settings.announce(first)
+    shrunk = shrink_failure(factory, plan, hunt.failure)
+    seconds = hunt.seconds + time.time() - began
+    last = saved(shrunk, explain(factory, shrunk.case, shrunk.verdict, settings.locate))
+    if first.path is not None and first.path not in (last.path, *before):
+        first.path.unlink(missing_ok=True)
+    return replace(last, seconds=seconds)

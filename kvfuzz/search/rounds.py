@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from kvfuzz.case.case import Case
@@ -203,8 +202,8 @@ def run_round(
     progress: Callable[[int], None] | None = None,
     before: int = 0,
 ) -> Tally:
-    """Runs one round of `plan`, up to the first failure, which is shrunk. `progress` is called with
-    the number of cases done, of which `before` were done in earlier rounds."""
+    """Runs one round of `plan`, up to the first failure, which is not shrunk yet. `progress` is
+    called with the number of cases done, of which `before` were done in earlier rounds."""
     run = _Round(factory, plan, progress, before)
     seed, examples = plan.round_seed(index), plan.round_size(index)
     try:
@@ -212,8 +211,22 @@ def run_round(
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
-        run.tally.failure = run.shrink(found.case, found.verdict)
+        run.tally.failure = Shrunk(found.case, found.verdict, passes=0, done=False)
     return run.tally
+
+
+def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
+    """Returns the simplest case found that fails in the same way as the one of `failure`."""
+
+    def judge_again(case: Case) -> Verdict:
+        leeway = plan.options.leeway(case.dtype)
+        verdict = judge_like(failure.verdict, factory, case, leeway)
+        if plan.expectation_for(case, verdict) is not None:
+            return Verdict("discarded", reason="a known divergence")
+        return verdict
+
+    bound = Bound(plan.shrink_passes)
+    return shrink(failure.case, failure.verdict, judge_again, plan.space, bound)
 
 
 class _Diverged(Exception):
@@ -271,19 +284,6 @@ class _Round:
             raise _Diverged(case, verdict)
         if verdict.status in ("agreed", "weak"):
             self.traced.add(code)
-        return verdict
-
-    def shrink(self, case: Case, verdict: Verdict) -> Shrunk:
-        """Returns the simplest case found that fails in the same way as `case`."""
-        judged = partial(self._judge_again, verdict)
-        return shrink(case, verdict, judged, self.plan.space, Bound(self.plan.shrink_passes))
-
-    def _judge_again(self, failed: Verdict, case: Case) -> Verdict:
-        """Judges a version of the case that `failed`, by the law that it broke."""
-        leeway = self.plan.options.leeway(case.dtype)
-        verdict = judge_like(failed, self.factory, case, leeway)
-        if self.plan.expectation_for(case, verdict) is not None:
-            return Verdict("discarded", reason="a known divergence")
         return verdict
 
     def _judge(self, case: Case, law: str, trace: bool) -> Judgement:
