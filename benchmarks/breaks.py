@@ -33,8 +33,9 @@ from named_breaks import NAMED, Break
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- breaks: written by `benchmarks/breaks.py` -->\n", "<!-- end of breaks -->\n"
-LIMIT = 1800
-"""Seconds for one run of pytest. A break that hangs the tests is seen as well."""
+LIMIT, LIMIT_OF_ALL = 300, 3600
+"""Seconds for the tests that are likely to see a break, and for all. A break that hangs the tests
+is seen as well."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,11 @@ class Copy:
         path.write_text(text, encoding="utf-8")
         os.utime(path, (now, now))
 
-    def first_failure(self, tests: Sequence[str], *options: str) -> str | None:
-        """Runs `tests`; returns the first that fails, or None."""
+    def first_failure(self, tests: Sequence[str], *options: str, limit: float) -> str | None:
+        """Runs `tests` for up to `limit` seconds; returns the first that fails, or None."""
         output = self.folder / "pytest.log"
-        code = run_pytest(self.folder, ["-qx", "-p", "no:cacheprovider", *options, *tests], output)
+        command = ["-qx", "-p", "no:cacheprovider", *options, *tests]
+        code = run_pytest(self.folder, command, output, limit)
         if code == 0:
             return None
         if code is None:
@@ -88,9 +90,9 @@ class Copy:
         return failed[1]
 
 
-def run_pytest(folder: Path, arguments: Sequence[str], output: Path) -> int | None:
+def run_pytest(folder: Path, arguments: Sequence[str], output: Path, limit: float) -> int | None:
     """Runs pytest in `folder`, in a fork of this process, which has imported torch but nothing of
-    kvfuzz; returns its exit code, or None if it took longer than LIMIT."""
+    kvfuzz; returns its exit code, or None if it took longer than `limit` seconds."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -103,7 +105,7 @@ def run_pytest(folder: Path, arguments: Sequence[str], output: Path) -> int | No
         code = pytest.main([*arguments])
         sys.stdout.flush()
         os._exit(code)
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + limit
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -119,13 +121,13 @@ def run_break(copy: Copy, file: str, text: str, likely: Sequence[str]) -> Seen:
     mended = copy.read(file)
     copy.write(file, text)
     try:
-        if test := copy.first_failure(likely):
+        if test := copy.first_failure(likely, limit=LIMIT):
             return Seen(test, "quick")
         if copy.likely_only:
             return Seen(None)
-        if test := copy.first_failure(["tests"]):
+        if test := copy.first_failure(["tests"], limit=LIMIT_OF_ALL):
             return Seen(test, "quick")
-        if test := copy.first_failure(["tests"], "--full", "-m", "full"):
+        if test := copy.first_failure(["tests"], "--full", "-m", "full", limit=LIMIT_OF_ALL):
             return Seen(test, "full")
         return Seen(None)
     finally:

@@ -284,8 +284,8 @@ HUNT = (
     _break(
         "padding keeps the positions that it needs while a find is shrunk",
         "kvfuzz/search/shrink.py",
-        "if has_required_args(candidate, offers) and fails(candidate):",
-        "if fails(candidate):",
+        "if key in self.tried or not has_required_args(case, self.space.offers):",
+        "if key in self.tried:",
         "tests/test_programs.py::test_a_find_keeps_the_positions_that_padding_needs",
     ),
     _break(

@@ -53,11 +53,6 @@ def every(language):
     ]
 
 
-def run_kvfuzz(arguments, folder):
-    command = [sys.executable, "-m", "kvfuzz.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-
-
 def test_the_first_screen_shows_the_commands_and_a_finding():
     """A transformers type, a checkpoint, a class; the finding ends with the advice."""
     first = "\n".join(README.splitlines()[:SCREEN])
@@ -97,20 +92,21 @@ def test_ci_runs_the_readmes_test_command(tmp_path):
 
 
 @pytest.mark.parametrize(("page", "session"), every("console"))
-def test_a_session_prints_what_the_page_shows(tmp_path, page, session):
+def test_a_session_prints_what_the_page_shows(tmp_path, monkeypatch, run, page, session):
     """Runs each `$ kvfuzz` command and compares the lines that the page shows: all of them, or the
     first ones if a line with "…" follows."""
     if "transformers:" in session and not has_pinned_transformers():
         pytest.skip("shows lines of the release of transformers in constraints.txt")
     write_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
     for part in session.split("$ kvfuzz ")[1:]:
         command, *shown = part.splitlines()
         files = [tmp_path / word for word in shlex.split(command) if word.startswith(".kvfuzz/")]
         if not all(file.exists() for file in files):
             pytest.skip("reads a file that no command of the session writes")
-        done = run_kvfuzz(shlex.split(command), tmp_path)
-        assert done.returncode in (0, 1), done.stderr
-        printed = done.stdout.splitlines()
+        code, out, error = run(*shlex.split(command))
+        assert code in (0, 1), error
+        printed = out.splitlines()
         if shown[-1].strip() == "…":
             shown.pop()
             assert len(printed) > len(shown)

@@ -60,7 +60,7 @@ def test_a_mutant_that_survives_is_a_failed_test(tmp_path):
 
 def test_the_properties_of_a_right_and_a_wrong_subject(tmp_path):
     """The suite passes on the one, and fails on the other with the whole message."""
-    common = ("--pyargs", "kvfuzz.suite", "-n", "2", "--kvfuzz-examples", "40")
+    common = ("--pyargs", "kvfuzz.suite", "--kvfuzz-examples", "40")
     right = pytest_run(tmp_path, *common, "--kvfuzz-subject", "tests.subjects.models:Summing")
     assert right.returncode == 0, right.stdout + right.stderr
     wrong = pytest_run(
