@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def focuses(offers: frozenset[str]) -> tuple[str, ...]:
     return (*padding, *sorted(_words(offers)), MIXED)
 
 
+@lru_cache(maxsize=256)
 def programs(
     focus: str, max_length: int, most_rows: int, offers: frozenset[str]
 ) -> st.SearchStrategy[Program]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -69,31 +70,59 @@ def focuses_of(space: Space) -> tuple[str, ...]:
     return (*PLAIN_FOCUSES, *focuses(space.offers))
 
 
-@st.composite
-def cases(draw: st.DrawFn, space: Space, focus: str | None = None) -> Case:
+def cases(space: Space, focus: str | None = None) -> st.SearchStrategy[Case]:
     """Draws a case of `space` about `focus` (default: any). Its rows are distinct and of one
     length."""
+    choices = {name: st.sampled_from(values) for name, values in space.choices.items()}
+    return _cases(space, focus, choices, st.sampled_from(space.dtypes))
+
+
+@st.composite
+def _cases(
+    draw: st.DrawFn,
+    space: Space,
+    focus: str | None,
+    choices: Mapping[str, st.SearchStrategy[Any]],
+    dtypes: st.SearchStrategy[str],
+) -> Case:
     most_rows = min(MOST_ROWS, space.vocab_size)
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:
-        program = Program(draw(PLAIN_FOCUSES[focus](space.max_length)), 1)
+        program = Program(draw(_plain(focus, space.max_length)), 1)
     else:
         program = draw(programs(focus, space.max_length, most_rows, space.offers))
         most_rows = program.rows
-    token = st.integers(0, space.vocab_size - 1)
-    length = program.columns
-    row = st.lists(token, min_size=length, max_size=length).map(tuple)
-    rows = draw(st.lists(row, min_size=program.rows, max_size=most_rows, unique=True))
-    drawn = {name: draw(st.sampled_from(values)) for name, values in space.choices.items()}
+    rows = draw(_rows(space.vocab_size, program.columns, program.rows, most_rows))
+    drawn = {name: draw(choice) for name, choice in choices.items()}
     return Case(
         tokens=tuple(rows),
         schedule=program.schedule,
-        seed=draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
-        dtype=draw(st.sampled_from(space.dtypes)),
+        seed=draw(_SEEDS) if space.seeded else 0,
+        dtype=draw(dtypes),
         config={**drawn, **space.fixed},
         given=program.given,
     )
+
+
+# Hypothesis validates a strategy when it first draws from it, which takes longer than the draw. So
+# each strategy is made once.
+_SEEDS = st.integers(0, MOST_SEEDS - 1)
+
+
+@lru_cache(maxsize=1024)
+def _rows(
+    vocab_size: int, length: int, fewest: int, most: int
+) -> st.SearchStrategy[list[tuple[int, ...]]]:
+    """Draws `fewest` to `most` distinct rows of `length` tokens."""
+    token = st.integers(0, vocab_size - 1)
+    row = st.lists(token, min_size=length, max_size=length).map(tuple)
+    return st.lists(row, min_size=fewest, max_size=most, unique=True)
+
+
+@lru_cache(maxsize=64)
+def _plain(focus: str, max_length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return PLAIN_FOCUSES[focus](max_length)
 
 
 @dataclass
