@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -160,8 +161,9 @@ class Case:
         return tuple(row[:stop] for row in self.tokens)
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps in order. Raises InvalidCase at an entry that cannot come there."""
-        return _steps(self)
+        """Yields the steps in order. Raises InvalidCase for an entry that cannot come where it
+        is."""
+        return iter(_steps(self.tokens, self.schedule, self.given))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -206,45 +208,55 @@ def _size(entry: Entry) -> int | None:
     return entry if type(entry) is int else None
 
 
-def _steps(case: Case) -> Iterator[Step]:
-    """Follows the caches of `case` from entry to entry."""
-    first = case.schedule[0]
-    caches: list[Slots] = [] if isinstance(first, New) else [((),) * case.batch]
+Rows = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=32)  # judging a case follows it a dozen times
+def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) -> tuple[Step, ...]:
+    """Follows the caches of a case from entry to entry."""
+    caches: list[Slots] = [] if isinstance(schedule[0], New) else [((),) * len(tokens)]
+    steps: list[Step] = []
     current, column = 0, 0
-    for index, entry in enumerate(case.schedule):
+    for index, entry in enumerate(schedule):
         operation = None if isinstance(entry, int) else entry
         source = current if isinstance(entry, Fork) else None
         before = caches[current] if caches else ()
         match entry:
             case int() | Padded():
                 stop = column + (_size(entry) or 0)
-                after = _feed(before, case, column, stop, operation)
+                after = _feed(before, [row[column:stop] for row in tokens], operation, given)
             case New(rows):
-                _require(1 <= rows <= case.batch, entry, f"1 to {case.batch} rows")
+                _require(1 <= rows <= len(tokens), entry, f"1 to {len(tokens)} rows")
                 after, stop = ((),) * rows, column
             case Switch(cache):
                 _require(0 <= cache < len(caches), entry, f"one of the {len(caches)} caches")
                 current, before = cache, caches[cache]
                 after, stop = before, column
             case _:
-                after, stop = _operate(before, entry, case), column
+                after, stop = _operate(before, entry, len(tokens)), column
         if isinstance(entry, New | Fork):
             caches.append(after)
             current = len(caches) - 1
         caches[current] = after
-        yield Step(index, column, stop, current, operation, before, after, source)
+        steps.append(Step(index, column, stop, current, operation, before, after, source))
         column = stop
+    return tuple(steps)
 
 
-def _feed(before: Slots, case: Case, start: int, stop: int, operation: Operation | None) -> Slots:
-    """Returns the slots of the current cache after it was fed the columns `start` to `stop`."""
-    new: list[tuple[int | None, ...]] = [row[start:stop] for row in case.tokens[: len(before)]]
+def _feed(
+    before: Slots,
+    fed: Sequence[tuple[int, ...]],
+    operation: Operation | None,
+    given: tuple[str, ...],
+) -> Slots:
+    """Returns the slots of the current cache, with those `before`, after the tokens `fed`."""
+    new: list[tuple[int | None, ...]] = list(fed[: len(before)])
     if isinstance(operation, Padded):
         size, side, pads = operation.size, operation.side, operation.pads
         _require(side in SIDES, operation, f"{' or '.join(SIDES)} as its side")
         _require(len(pads) == len(before), operation, f"a number of pads for {len(before)} rows")
         _require(all(0 <= n < size for n in pads), operation, f"0 to {size - 1} pads in each row")
-        if any(pads) and "mask" not in case.given:
+        if any(pads) and "mask" not in given:
             raise InvalidCase("padding needs a mask in every call: add 'mask' to 'given'")
         nothing: tuple[None, ...] = (None,)
         new = [
@@ -254,15 +266,16 @@ def _feed(before: Slots, case: Case, start: int, stop: int, operation: Operation
     return tuple(old + row for old, row in zip(before, new, strict=True))
 
 
-def _operate(before: Slots, entry: Entry, case: Case) -> Slots:
-    """Returns the slots of the current cache after an operation that feeds nothing."""
+def _operate(before: Slots, entry: Entry, most_rows: int) -> Slots:
+    """Returns the slots of the current cache after an operation that feeds nothing. A cache has at
+    most `most_rows` rows."""
     _require(bool(before and before[0]), entry, "a cache that holds something to act on")
     match entry:
         case Crop(count):
             _require(count >= 1, entry, "a count of 1 or more")
             return tuple(row[: max(0, len(row) - count)] for row in before)
         case Reorder(rows):
-            _require(1 <= len(rows) <= case.batch, entry, f"1 to {case.batch} rows")
+            _require(1 <= len(rows) <= most_rows, entry, f"1 to {most_rows} rows")
             fits = all(0 <= row < len(before) for row in rows)
             _require(fits, entry, f"rows from 0 to {len(before) - 1}")
             return tuple(before[row] for row in rows)

@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -171,22 +172,42 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
 
 def _takes(method: Any, count: int) -> bool:
     """Whether `method` can be called with `count` arguments."""
+    # Every case makes a subject, and reading a signature takes longer than to draw small weights.
+    # So the answer is kept for the function behind a method, which needs one argument more.
+    function = getattr(method, "__func__", None)
+    return _binds(method, count) if function is None else _binds_always(function, count + 1)
+
+
+def _binds(function: Any, count: int) -> bool:
     try:
-        inspect.signature(method).bind(*(None,) * count)
+        inspect.signature(function).bind(*(None,) * count)
     except TypeError:
         return False
     except ValueError:
-        return callable(method)  # a builtin without a signature
+        return callable(function)  # a builtin without a signature
     return True
 
 
-def _keywords(method: Any) -> set[str]:
+_binds_always = lru_cache(maxsize=1024)(_binds)
+
+
+def _keywords(method: Any) -> frozenset[str]:
     """Returns the arguments of `method` that can be passed by name."""
+    function = getattr(method, "__func__", None)
+    return _names(method) if function is None else _names_always(function)
+
+
+def _names(function: Any) -> frozenset[str]:
     try:
-        parameters = inspect.signature(method).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return set()
-    return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        return frozenset()
+    return frozenset(
+        p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    )
+
+
+_names_always = lru_cache(maxsize=1024)(_names)
 
 
 def cache_dtype(subject: Any) -> torch.dtype | None:

@@ -95,26 +95,38 @@ def draw_parameters(
     of one and biases of zero would hide a skipped norm.
     """
     generator = torch.Generator().manual_seed(seed)
-    shapes = _shapes(config)
-    flat = torch.randn(sum(map(math.prod, shapes)), generator=generator, dtype=torch.float64)
-    spread = config.scale / math.sqrt(config.width)
-    start = 0
-    for shape in shapes:
-        piece = flat[start : start + math.prod(shape)]
-        piece.mul_(spread if len(shape) == 2 else 0.2)
-        start += math.prod(shape)
-    parameters = Parameters(config, flat)
+    spread, shift = _spread_and_shift(config)
+    flat = torch.randn(len(spread), generator=generator, dtype=torch.float64)
+    parameters = Parameters(config, flat.mul_(spread).add_(shift))
     parameters.requires_grad_(False)
-    weights = parameters.weights()
-    for layer in weights.layers:
+    if config.recurs(0):
+        convolution = parameters.weights().layers[0].convolution
+        assert convolution is not None
+        convolution.mul_(math.sqrt(config.width / KERNEL))
+    return parameters.to(device=device, dtype=dtype)
+
+
+@lru_cache(maxsize=256)
+def _spread_and_shift(config: DecoderConfig) -> tuple[Tensor, Tensor]:
+    """Returns the standard deviation and the mean of each entry of the flat parameter."""
+    matrix = config.scale / math.sqrt(config.width)
+    shapes = _shapes(config)
+    spread = torch.cat(
+        [
+            torch.full((math.prod(s),), matrix if len(s) == 2 else 0.2, dtype=torch.float64)
+            for s in shapes
+        ]
+    )
+    shift = torch.zeros_like(spread)
+    spreads, means = views(config, spread), views(config, shift)
+    for layer in means.layers:
         layer.attention_norm.gain.add_(1)
         layer.mlp_norm.gain.add_(1)
+    means.final_norm.gain.add_(1)
+    for layer in spreads.layers:
         # The second MLP matrix has a wider input; keep its output at the scale of the others.
         layer.mlp_out.div_(math.sqrt(MLP_RATIO))
-        if layer.convolution is not None:
-            layer.convolution.mul_(math.sqrt(config.width / KERNEL))
-    weights.final_norm.gain.add_(1)
-    return parameters.to(device=device, dtype=dtype)
+    return spread, shift
 
 
 def _shapes(config: DecoderConfig) -> list[tuple[int, ...]]:
