@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import one_line
 from kvfuzz.oracle.compare import Comparison, compare, verdict_from
 from kvfuzz.oracle.reference import (
+    NOTHING_RUN,
+    KnownRuns,
     Reference,
     agree,
     find_prefixwise,
@@ -52,7 +54,15 @@ def check(
     subject breaks the protocol; both messages call the subject `name`.
     """
     require_fit(require_protocol(subject, name), case, name)
-    return check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
+    return check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe).verdict
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The verdict by agreement, and the runs behind it."""
+
+    verdict: Verdict
+    runs: KnownRuns = NOTHING_RUN
 
 
 def check_agreement(
@@ -63,13 +73,14 @@ def check_agreement(
     leeway: float = 1.0,
     trace: bool = True,
     probe: bool = True,
-) -> Verdict:
+) -> Agreement:
     """Does the work of `check`, on a subject that its factory has checked."""
     with seeded(case.seed):
         expected = find_reference(subject, case, name, leeway)
-        verdict = check_against(expected, subject, case, name)
-        verdict, expected = _recheck(verdict, expected, subject, case, name, leeway)
-        return _weigh(verdict, expected, subject, case, trace, probe)
+        found = compare_paths(expected, subject, case, name)
+        verdict, expected = _recheck(found.verdict, expected, subject, case, name, leeway)
+        verdict = _weigh(verdict, expected, subject, case, trace, probe)
+        return Agreement(verdict, KnownRuns(expected, found.runs.cached))
 
 
 def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
@@ -93,19 +104,30 @@ def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
 
 def check_in_two(
     least: Reference, expected: Callable[[], Reference], subject: Subject, case: Case
-) -> Verdict:
+) -> Agreement:
     """Compares the cached path of `subject` with the reference of the `least` tolerance; if they
     differ, the same logits with the `expected` one, whose noise is measured only then."""
     cached = _try_cached(subject, case, "subject")
     verdict = _judge_logits(least, cached, case)
-    return verdict if verdict.first is None else _judge_logits(expected(), cached, case)
+    if verdict.first is not None:
+        verdict = _judge_logits(expected(), cached, case)
+    return Agreement(verdict, KnownRuns(cached=cached if isinstance(cached, Tensor) else None))
 
 
 def check_against(
     expected: Reference, subject: Subject, case: Case, name: str = "subject"
 ) -> Verdict:
     """Compares the cached path of `subject` on `case` with the `expected` uncached logits."""
-    return _judge_logits(expected, _try_cached(subject, case, name), case)
+    return compare_paths(expected, subject, case, name).verdict
+
+
+def compare_paths(
+    expected: Reference, subject: Subject, case: Case, name: str = "subject"
+) -> Agreement:
+    """Does the work of `check_against`, and returns the cached logits too."""
+    cached = _try_cached(subject, case, name)
+    verdict = _judge_logits(expected, cached, case)
+    return Agreement(verdict, KnownRuns(expected, cached if isinstance(cached, Tensor) else None))
 
 
 def _try_cached(subject: Subject, case: Case, name: str) -> Tensor | Refused | CachedPathRaised:
@@ -161,9 +183,9 @@ def _recheck(
         verdict, expected = _recheck_prefix(verdict, expected, subject, case, name, leeway)
     if verdict.first is not None:
         verdict, expected = _recheck_islands(verdict, expected, subject, case, name, leeway)
-    if verdict.error is not None and isinstance(subject, Float64Subject):
+    if verdict.error is not None and isinstance(subject, Float64Subject) and not subject.twin.stays:
         own = check_agreement(subject.subject, case, name, trace=False, probe=False)
-        if own.error is None:
+        if own.verdict.error is None:
             verdict = Verdict("discarded", reason=f"not in float64: {verdict.error}")
     return verdict, expected
 

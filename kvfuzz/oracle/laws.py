@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.frame_law import check_frame
 from kvfuzz.oracle.generation_law import check_generation
-from kvfuzz.oracle.reference import Reference, find_reference
+from kvfuzz.oracle.reference import NOTHING_RUN, KnownRuns, Reference, find_reference
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
@@ -32,7 +33,26 @@ from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncac
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
 """Two runs of one path to compare: a description, the logits of both [batch, time, vocab], the
 tolerance, and the mask [batch, time] of the positions to compare."""
-Pairs = Callable[[Subject, Case, Reference], Iterator[Pair]]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The two runs of a case that laws compare others with: the `uncached` logits [sequences, time,
+    vocab] of its sequences, their `tolerance`, and the `cached` logits [rows, columns, vocab]."""
+
+    subject: Subject
+    case: Case
+    uncached: Tensor
+    tolerance: Tolerance
+    known: Tensor | None = None
+
+    @cached_property
+    def cached(self) -> Tensor:
+        """Runs the cached path, unless its logits are known."""
+        return run_cached(self.subject, self.case) if self.known is None else self.known
+
+
+Pairs = Callable[[Subject, Case, Runs], Iterator[Pair]]
 
 DEFINITIONS: dict[str, str] = {}
 """What each law but agreement demands, for `docs/programs.md`."""
@@ -55,15 +75,20 @@ def _law(definition: str) -> Callable[[Pairs], Pairs]:
     "the logits of a row do not depend on later tokens, in the uncached path and within a chunk of "
     "the cached path"
 )
-def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+def causality(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     """Changes later tokens: of the uncached path from the middle on, and the last one; of the
     cached path the last one of the first chunk."""
     found = layout(case)
-    logits, tolerance = expected.known
-    length = logits.shape[1]
-    for start in sorted({length // 2, length - 1} - {0}):
-        changed = [(*row[:start], *_change(row[start:], subject)) for row in found.sequences]
-        again = run_uncached(subject, changed)
+    logits, tolerance = runs.uncached, runs.tolerance
+    length, count = logits.shape[1], len(found.sequences)
+    starts = sorted({length // 2, length - 1} - {0})
+    changed = [
+        (*row[:start], *_change(row[start:], subject))
+        for start in starts
+        for row in found.sequences
+    ]
+    reruns = torch.split(run_uncached(subject, changed), count) if changed else ()
+    for start, again in zip(starts, reruns, strict=True):
         places = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
         places[:, :start] = True
         what = f"the uncached path, with other tokens from position {start} on"
@@ -80,7 +105,7 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
     fed[:, : chunk.start], fed[:, last] = False, False
     if not bool(fed.any()):
         return
-    one = run_cached(subject, first)
+    one = runs.cached[:, : last + 1]
     other = run_cached(subject, replace(first, tokens=tuple(tokens)))
     bound = tolerance.at(found.table).between(0, last + 1)
     what = f"the cached path, with another last token in step {chunk.index + 1}"
@@ -91,10 +116,10 @@ def causality(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
     "the logits of a row do not depend on other rows or on padding, and are the same when the row "
     "runs alone"
 )
-def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+def isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     """Changes all tokens outside the first sequence, padding too; and runs the first row alone."""
     found = layout(case)
-    logits, tolerance = expected.known
+    logits, tolerance = runs.uncached, runs.tolerance
     mine = (found.sequence == 0) & found.fed
     if len(found.sequences) > 1:
         others = [found.sequences[0], *(_change(row, subject) for row in found.sequences[1:])]
@@ -115,7 +140,7 @@ def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
         )
         for row, owned in zip(case.tokens, mine.tolist(), strict=True)
     )
-    before = run_cached(subject, case)
+    before = runs.cached
     after = run_cached(subject, replace(case, tokens=tokens))
     bound = tolerance.at(found.table)
     mine = mine.to(before.device)
@@ -128,10 +153,10 @@ def isolation(subject: Subject, case: Case, expected: Reference) -> Iterator[Pai
 
 
 @_law("the same case gives the same bits again, also after another case on the same model")
-def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator[Pair]:
+def repeatability(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     """Runs the same again, and again after another case of one row with other tokens."""
     found = layout(case)
-    logits, tolerance = expected.known
+    logits, tolerance = runs.uncached, runs.tolerance
     everywhere = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     exactly = replace(tolerance, allowed=torch.zeros_like(tolerance.allowed))
     other = replace(
@@ -140,7 +165,7 @@ def repeatability(subject: Subject, case: Case, expected: Reference) -> Iterator
         schedule=(case.length,) if case.length == 1 else (case.length - 1, 1),
         given=(),
     )
-    one = run_cached(subject, case)
+    one = runs.cached
     table = exactly.at(found.table)
     fed = found.fed.to(one.device)
     what = "the cached path, run again"
@@ -199,12 +224,12 @@ def check_companion(
     case: Case,
     name: str = "subject",
     leeway: float = 1.0,
-    expected: Reference | None = None,
+    known: KnownRuns = NOTHING_RUN,
 ) -> Verdict:
     """Judges `case` by `law`, one of COMPANIONS, on a `subject` that its factory has checked.
 
     A path that raises on changed input proves nothing: the case is discarded. `leeway` multiplies
-    the allowed difference outside float64. `expected` is the reference, if it is known already.
+    the allowed difference outside float64. The runs that are `known` are not run again.
     """
     with seeded(case.seed), torch.no_grad():
         try:
@@ -212,8 +237,10 @@ def check_companion(
                 return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
             if law in _JUDGED:
                 return _JUDGED[law](subject, case)
-            found = expected or find_reference(subject, case, name, leeway)
-            return _check_pairs(law, subject, case, found)
+            expected = known.expected or find_reference(subject, case, name, leeway)
+            if expected.error is not None:
+                return Verdict("discarded", law=law, reason="the uncached path raised")
+            return _check_pairs(law, _runs(subject, case, expected, known.cached))
         except KvfuzzError:
             raise
         except Refused as refused:
@@ -223,14 +250,17 @@ def check_companion(
             return Verdict("discarded", law=law, reason=f"a path raised {one_line(cause)}")
 
 
-def _check_pairs(law: str, subject: Subject, case: Case, expected: Reference) -> Verdict:
-    if expected.logits is None:
-        return Verdict("discarded", law=law, reason="the uncached path raised")
+def _runs(subject: Subject, case: Case, expected: Reference, cached: Tensor | None) -> Runs:
+    logits, tolerance = expected.known
     if expected.prefixwise:  # the laws compare single runs over the whole rows
-        expected = replace(expected, logits=run_uncached(subject, layout(case).sequences))
+        logits = run_uncached(subject, layout(case).sequences)
+    return Runs(subject, case, logits, tolerance, cached)
+
+
+def _check_pairs(law: str, runs: Runs) -> Verdict:
     count, excess = 0, 0.0
     try:
-        for what, one, other, tolerance, places in _COMPARED[law](subject, case, expected):
+        for what, one, other, tolerance, places in _COMPARED[law](runs.subject, runs.case, runs):
             found = compare(other, one, tolerance, places)
             if bool(found.diverges.any()):
                 raise _Broken(f"{what}: {_first_difference(found.excess, one, other, found.worst)}")
@@ -239,7 +269,7 @@ def _check_pairs(law: str, subject: Subject, case: Case, expected: Reference) ->
     except _Broken as broken:
         if law != "repeatability":
             # A path that does not repeat itself breaks every law: blame repeatability.
-            unstable = _check_pairs("repeatability", subject, case, expected)
+            unstable = _check_pairs("repeatability", runs)
             if unstable.diverged:
                 return unstable
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")

@@ -88,8 +88,10 @@ def _run_twin(
     with twin.running(promoting=False), perturbing(twin.weights) as perturb:
         for draw in range(DRAWS):
             perturb(size, draw)
-            with promoted(promoting, twin.native):
+            watched = twin.stays and draw == 0  # such a twin promotes nothing: should it have?
+            with promoted(promoting or watched, twin.native) as promotion:
                 moved.append(run_alike())
+            twin.promotes |= promotion.needed
     return [truth, *moved]
 
 

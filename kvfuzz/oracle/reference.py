@@ -38,6 +38,18 @@ class Reference:
         return self.logits, self.tolerance
 
 
+@dataclass(frozen=True)
+class KnownRuns:
+    """What has been run of a case already: its reference, and its `cached` logits [rows, columns,
+    vocab], as in its token table."""
+
+    expected: Reference | None = None
+    cached: Tensor | None = None
+
+
+NOTHING_RUN = KnownRuns()
+
+
 def find_reference(
     subject: Subject,
     case: Case,

@@ -6,6 +6,7 @@ show, and would the case have noticed a corrupted cache?
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -39,15 +40,20 @@ def lost_precision(subject: Subject, case: Case, computed: torch.dtype) -> str |
     declared dtype of the cache is exempt, and every dtype that is no coarser than it.
     """
     first = case.up_to_call(MOST_STEPS)
+    exempt = cache_dtype(subject)
     try:
-        uncached = record_casts(lambda: run_uncached(subject, layout(first).sequences))
-        cached = record_casts(lambda: run_cached(subject, first))
+        lossy = {
+            cast: operation
+            for cast, operation in record_casts(lambda: run_cached(subject, first)).items()
+            if is_coarser(cast[1], computed) and (exempt is None or is_coarser(cast[1], exempt))
+        }
+        if not lossy:
+            return None
+        shared = record_casts(lambda: run_uncached(subject, layout(first).sequences))
     except Exception:
         return None  # a subject that cannot be watched is judged by its logits alone
-    exempt = cache_dtype(subject)
-    for (source, target), operation in cached.items():
-        declared = exempt is not None and not is_coarser(target, exempt)
-        if not declared and (source, target) not in uncached and is_coarser(target, computed):
+    for (source, target), operation in lossy.items():
+        if (source, target) not in shared:
             return (
                 f"the cached path rounds {dtype_name(source)} to {dtype_name(target)} "
                 f"({operation}), which the uncached path never does"
@@ -59,9 +65,11 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     """Whether a corrupted cache would pass the first calls of `case`: give logits within
     `tolerance` of the `expected` ones, both [rows, columns, ...] of its token table.
 
-    First, every number in the cache is changed a little, up or down, before the last of these calls
-    that reads it. If nobody notices (a cache may hold its numbers where they are not found, or
-    unused ones), other tokens are fed before that call. False for a case that reads no cache.
+    The cache of other tokens is a corrupted one: where they change the uncached logits of the last
+    of these calls that reads a cache, agreement proves that the cache was not that of other tokens.
+    Where they do not, the cached path decides: every number in the cache is changed a little, up or
+    down, before that call, and then other tokens are fed before it. False for a case that reads no
+    cache.
     """
     first = case.up_to_call(MOST_STEPS)
     calls = [step for step in first.steps() if step.feeds]
@@ -74,16 +82,21 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     bound, wanted = tolerance.between(last.start, last.stop), expected[:, columns]
     fed = layout(first).fed[:, columns].to(wanted.device)
 
-    def unnoticed(watched: Subject, tried: Case) -> bool:
+    def unnoticed(run: Callable[[], Tensor]) -> bool:
         try:
-            found = run_cached(watched, tried)[:, columns]
+            found = run()[:, columns]
         except (CachedPathRaised, RuntimeError):
             return False
         return not bool(compare(found, wanted, bound, fed).diverges.any())
 
-    corrupting: Any = _Corrupting(subject, readers[-1], size)
     other = replace(first, tokens=_change_earlier(first, last, subject.vocab_size))
-    return unnoticed(corrupting, first) and unnoticed(subject, other)
+    texts = layout(other)
+    corrupting: Any = _Corrupting(subject, readers[-1], size)
+    return (
+        unnoticed(lambda: texts.table(run_uncached(subject, texts.sequences)))
+        and unnoticed(lambda: run_cached(corrupting, first))
+        and unnoticed(lambda: run_cached(subject, other))
+    )
 
 
 def _change_earlier(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:

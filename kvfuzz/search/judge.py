@@ -11,13 +11,15 @@ from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.localize.latent_law import check_latent
 from kvfuzz.localize.traced_states import ExpectedStates, can_trace, expected_states
 from kvfuzz.oracle.agreement import (
-    check_against,
+    Agreement,
     check_agreement,
     check_in_two,
+    compare_paths,
     quick_check,
 )
 from kvfuzz.oracle.laws import LAWS, check_companion
-from kvfuzz.oracle.reference import Reference, find_reference, tolerance_for
+from kvfuzz.oracle.reference import KnownRuns, Reference, find_reference, tolerance_for
+from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 
 
@@ -54,11 +56,11 @@ class KnownReference:
         tolerance = tolerance_for(self.subject, self.case, found.logits, leeway=self.leeway)
         return replace(found, tolerance=tolerance)
 
-    def check(self, subject: Subject) -> Verdict:
+    def check(self, subject: Subject) -> Agreement:
         """Compares the cached path of `subject` with the reference. Where no logits differ by more
         than the smallest tolerance, a weak position counts as agreed."""
         if self.measured or self.found.prefixwise or "expected" in vars(self):
-            return check_against(self.expected, subject, self.case)
+            return compare_paths(self.expected, subject, self.case)
         return check_in_two(self.found, lambda: self.expected, subject, self.case)
 
     @cached_property
@@ -96,8 +98,17 @@ def judge(
 
     The factory has checked `subject`. `leeway`, `trace` and `probe` are those of `kvfuzz.check`.
     """
-    found = check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
-    return _with_companion(found, law, subject, case, name, leeway)
+
+    def judged() -> Judgement:
+        found = check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
+        return _with_companion(found, law, subject, case, name)
+
+    if law == "latent" or not isinstance(subject, Float64Subject) or subject.twin.promotes:
+        return judged()
+    with subject.staying():
+        found = judged()
+    # An island of float32, which the twin should have promoted, would look like a divergence.
+    return judged() if found.verdict.diverged or subject.twin.promotes else found
 
 
 def judge_quickly(
@@ -105,24 +116,28 @@ def judge_quickly(
 ) -> Judgement:
     """Judges only whether `case` diverges; skips the checks of how much an agreement proves.
     `known` is the reference of `case`, if it has been computed."""
-    found = quick_check(subject, case) if known is None else known.check(subject)
-    if law == "latent" and found.status != "agreed":
-        return Judgement(found)
-    return _with_companion(found, law, subject, case, "subject", 1.0, known)
+    found = Agreement(quick_check(subject, case)) if known is None else known.check(subject)
+    if law == "latent" and found.verdict.status != "agreed":
+        return Judgement(found.verdict)
+    return _with_companion(found, law, subject, case, "subject", known)
 
 
 def _with_companion(
-    found: Verdict,
+    found: Agreement,
     law: str,
     subject: Subject,
     case: Case,
     name: str,
-    leeway: float,
     known: KnownReference | None = None,
 ) -> Judgement:
-    if found.diverged or law == "agreement":
-        return Judgement(found)
-    return Judgement(found, judge_by(law, subject, case, name, leeway, known))
+    if found.verdict.diverged or law == "agreement":
+        return Judgement(found.verdict)
+    if law == "latent":
+        return Judgement(
+            found.verdict, check_latent(subject, case, known.states if known else None)
+        )
+    runs = found.runs if known is None else replace(found.runs, expected=known.expected)
+    return Judgement(found.verdict, check_companion(law, subject, case, name, known=runs))
 
 
 def judge_by(
@@ -140,10 +155,12 @@ def judge_by(
             f"there is no law {law!r}{did_you_mean(law, LAWS)}: choose from {', '.join(LAWS)}"
         )
     if law == "agreement":
-        return check_agreement(subject, case, name, leeway=leeway)
+        return check_agreement(subject, case, name, leeway=leeway).verdict
     if law == "latent":
         return check_latent(subject, case, known.states if known else None)
-    return check_companion(law, subject, case, name, leeway, known.expected if known else None)
+    if known is None:
+        return check_companion(law, subject, case, name, leeway)
+    return check_companion(law, subject, case, name, leeway, KnownRuns(known.expected))
 
 
 def check_law(

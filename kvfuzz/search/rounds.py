@@ -262,13 +262,10 @@ class _Round:
         tally = self.tally
         if tally.cases and self.plan.overdue:
             return None
-        # The dtypes that a path computes in depend on its code, not on the tokens, so they are
-        # traced once for each kind of code.
-        kinds = [step.kind for step in case.up_to_call(MOST_STEPS).steps()]
-        code = repr((case.dtype, sorted(case.config.items()), sorted({*kinds, *case.given})))
+        branches = _branches_of(case)
         law = self.plan.law_of(tally.cases)
         try:
-            judgement = self._judge(case, law, trace=code not in self.traced)
+            judgement = self._judge(case, law, trace=not branches <= self.traced)
         except KvfuzzError as error:
             raise _Refused(error) from error
         verdict = judgement.verdict
@@ -283,13 +280,30 @@ class _Round:
         if verdict.diverged and expected is None:
             raise _Diverged(case, verdict)
         if verdict.status in ("agreed", "weak"):
-            self.traced.add(code)
+            self.traced |= branches
         return verdict
 
     def _judge(self, case: Case, law: str, trace: bool) -> Judgement:
         subject, name = self.factory.subject(case), self.factory.name
         leeway = self.plan.options.leeway(case.dtype)
         return judge(subject, case, law, name, leeway=leeway, trace=trace)
+
+
+def _branches_of(case: Case) -> set[str]:
+    """Returns what may decide which code runs: each setting, kind of step and argument. Empty in
+    float64, where a cast to anything coarser shows in the logits.
+
+    The dtypes that a path computes in depend on its code, not on the tokens.
+    """
+    if case.dtype == "float64":
+        return set()
+    kinds = (step.kind for step in case.up_to_call(MOST_STEPS).steps())
+    settings = {"dtype": case.dtype, **case.config}
+    return {
+        *(f"{name} {value!r}" for name, value in settings.items()),
+        *kinds,
+        *case.given,
+    }
 
 
 def draw_cases(space: Space, seed: int, examples: int) -> list[Case]:

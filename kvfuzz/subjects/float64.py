@@ -69,21 +69,23 @@ class Promotion(TorchFunctionMode):
         if func in self._methods:
             self.needed = True
             func = Tensor.double
-        if any(self._asked(value) for value in args):
-            self.needed = True
-            args = tuple(map(self._wider, args))
+        # Plain loops: every call of torch in float64 comes through here.
+        for value in args:
+            if type(value) is torch.dtype and value in self._wide:
+                self.needed = True
+                args = tuple(map(self._wider, args))
+                break
         if not kwargs:
             return func(*args)
-        if any(self._asked(value) for value in kwargs.values()):
-            self.needed = True
-            kwargs = {name: self._wider(value) for name, value in kwargs.items()}
+        for value in kwargs.values():
+            if type(value) is torch.dtype and value in self._wide:
+                self.needed = True
+                kwargs = {name: self._wider(value) for name, value in kwargs.items()}
+                break
         return func(*args, **kwargs)
 
-    def _asked(self, value: Any) -> bool:
-        return isinstance(value, torch.dtype) and value in self._wide
-
     def _wider(self, value: Any) -> Any:
-        return self._wide[value] if self._asked(value) else value
+        return self._wide.get(value, value) if type(value) is torch.dtype else value
 
 
 class Twin:
@@ -92,11 +94,13 @@ class Twin:
     `weights` are the tensors to perturb, `native` their dtypes outside. Whatever the subject writes
     into its attributes while the twin runs (a table made on first use, a counter) belongs to the
     twin: the next run of the twin finds it, the subject never does. `always` is true if all calls
-    of the subject run in the twin (Float64Subject).
+    of the subject run in the twin (Float64Subject), and `stays` if it runs already. `promotes` is
+    true once a run has asked for float32.
     """
 
     def __init__(self, subject: Any, always: bool = False) -> None:
         self.always = always
+        self.stays = self.promotes = False
         roots = [subject, getattr(subject, "model", None)]
         things = list(walk(roots, modules=True))
         self.weights = weights_of(subject)
@@ -114,6 +118,10 @@ class Twin:
     def running(self, promoting: bool = True) -> Iterator[Promotion]:
         """Inside the context the subject's tensors are float64 and, if `promoting`, its requests
         for float32 give float64."""
+        if self.stays:
+            with promoted(promoting, self.native) as promotion:
+                yield promotion
+            return
         if self._doubles is None:
             self._doubles = [_double(tensor) for tensor in self._tensors]
         # The modes that watch the subject (Promotion, the locator's tracer) must not see this.
@@ -163,6 +171,17 @@ class Float64Subject:
         self.subject = subject
         self.twin = Twin(subject, always=True)
 
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Inside the context the twin runs all the time and promotes nothing, which halves the time
+        of a small model. The measurement of noise still watches one run for requests of float32."""
+        with self.twin.running(promoting=False):
+            self.twin.stays = True
+            try:
+                yield
+            finally:
+                self.twin.stays = False
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.subject, name)
         if (name not in METHODS and name not in OFFERED) or not callable(found):
@@ -170,8 +189,12 @@ class Float64Subject:
 
         @functools.wraps(found)
         def called(*args: Any, **kwargs: Any) -> Any:
-            with self.twin.running():
+            if self.twin.stays:
                 return found(*args, **kwargs)
+            with self.twin.running() as promotion:
+                answer = found(*args, **kwargs)
+            self.twin.promotes |= promotion.needed
+            return answer
 
         return called
 

@@ -132,7 +132,7 @@ def _compares(known: KnownReference) -> bool:
 def _judge_clean(law: str, known: KnownReference) -> Verdict:
     """The verdict by `law` on the unmutated subject."""
     if law in ("agreement", VACUITY):
-        return known.check(known.subject)
+        return known.check(known.subject).verdict
     return judge_by(law, known.subject, known.case, known=known)
 
 

@@ -113,7 +113,7 @@ def check_unchanged(prepared: PreparedCases, mutant: Mutant, result: Result) -> 
     try:
         with time_limit(prepared.seconds_for_clean):
             known = prepared.reference(index, mutant)
-            changed = known.check(known.subject).diverged
+            changed = known.check(known.subject).verdict.diverged
     # The baseline raised nothing on this case, so the mutant caused whatever is raised now.
     except (Exception, SystemExit, OutOfTime):
         changed = True
