@@ -65,7 +65,7 @@ def many_rows(count: int, repeats: int) -> Measurement:
     """Judging cases of so many rows as a hunt does, against their bare passes.
 
     A hunt draws at most four rows, so these are the plain cases of a hunt on the built-in decoder
-    with more rows. Casts are not traced: a hunt traces them once for each kind of code.
+    with more rows. Casts are not traced: a hunt does so once for each setting and kind of step.
     """
     torch.set_num_threads(1)
     factory = load("zoo")

@@ -7,8 +7,10 @@ import torch
 from torch.nn.functional import softmax
 
 from kvfuzz.case.case import Case
-from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.agreement import check, check_against
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.hunt import fuzz
+from kvfuzz.search.judge import judge
 from kvfuzz.subjects.float64 import Float64Subject, Twin, promoted
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
@@ -283,3 +285,45 @@ def test_attributes_that_the_twin_adds_to_an_empty_object_are_removed():
         run_uncached(bare, CASE.tokens)
         assert bare.table.dtype == torch.float64
     assert vars(bare) == {}
+
+
+class RoundsLongRows(models.Summing):
+    """Both paths pass through float32, if a call has several tokens. The cached path is wrong by
+    less than that rounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = self.table.double() / 3  # no sum of two lies half-way between float32 numbers
+
+    def uncached(self, tokens):
+        return self._rounded(self.table[tokens].cumsum(1), tokens) @ self.out
+
+    def cached(self, tokens, cache):
+        sums = cache[:, None] * (1 + 1e-10) + self.table[tokens].cumsum(1)
+        return self._rounded(sums, tokens) @ self.out, sums[:, -1]
+
+    def _rounded(self, x, tokens):
+        return x.float().to(x.dtype) if tokens.shape[1] > 1 else x
+
+
+def test_an_island_that_a_short_row_does_not_show_hides_no_fault():
+    """A twin stays in float64 for a whole case if it asks for no float32. One that asks only in
+    longer rows is noticed by its noise, and judged again with every call promoted."""
+    case = Case(CASE.tokens, (2, 2, 2), dtype="float64")
+    subject = Float64Subject(RoundsLongRows())
+    with subject.staying():
+        assert check_against(find_reference(subject, case, noise=False), subject, case).excess < 1
+    assert not subject.twin.promotes
+    assert judge(subject, case).verdict.diverged
+    assert subject.twin.promotes
+
+
+def test_a_twin_that_stays_gives_the_subject_back():
+    """Its weights are what they were, also after an error."""
+    subject = models.Summing()
+    before, wide = subject.table.clone(), Float64Subject(subject)
+    with suppress(ZeroDivisionError), wide.staying():
+        assert subject.table.dtype == torch.float64
+        raise ZeroDivisionError
+    assert torch.equal(subject.table, before)
+    assert wide.uncached(torch.tensor([[1]])).dtype == torch.float64

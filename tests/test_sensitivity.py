@@ -274,3 +274,46 @@ def test_unused_numbers_in_a_cache_do_not_make_it_vacuous():
             return logits, (whole, cache[1])
 
     assert check(Decorated(), CASE).status == "agreed"
+
+
+def test_a_hunt_traces_casts_where_code_may_differ(monkeypatch):
+    """Not for every case: the tokens do not choose the dtypes."""
+    seen = []
+    real = lost_precision
+    monkeypatch.setattr(
+        "kvfuzz.oracle.agreement.lost_precision", lambda *given: seen.append(given) or real(*given)
+    )
+    hunt = fuzz(models.Summing, examples=50, seed=0, options=Options(dtype="float32"))
+    assert hunt.read > 30
+    # Two flavours, one dtype, and three kinds of calls.
+    assert 2 <= len(seen) <= 6
+    del seen[:]
+    fuzz(models.Summing, examples=50, seed=0, options=Options(dtype="float64"))
+    assert seen == []
+
+
+def test_a_cast_in_one_setting_is_found_by_a_hunt():
+    """Each setting is traced, whatever was traced before."""
+
+    class RoundsSalted(models.Summing):
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            self.copy = cache.bfloat16() if self.flavour == "salted" else cache
+            return logits, cache
+
+    hunt = fuzz(RoundsSalted, examples=50, seed=0, options=Options(dtype="float32"))
+    assert "rounds float32 to bfloat16" in hunt.failure.verdict.precision
+    assert hunt.failure.case.config["flavour"] == "salted"
+
+
+def test_an_agreement_that_is_not_vacuous_runs_the_cached_path_once():
+    """The uncached path shows that other tokens would have been noticed."""
+    calls = []
+
+    class Counts(models.Summing):
+        def cached(self, tokens, cache):
+            calls.append(tokens.shape[1])
+            return super().cached(tokens, cache)
+
+    assert check(Counts(), CASE, trace=False).status == "agreed"
+    assert calls == list(CASE.schedule)
