@@ -15,6 +15,27 @@ from benchmarks.row import Measurement
 from benchmarks.timing import KVFUZZ, ROOT, command_seconds, import_torch_seconds, interleave
 
 PLAIN = f"{ROOT / 'benchmarks' / 'plain_decoder.py'}:PlainDecoder"
+PLANTED = PLAIN.replace("PlainDecoder", "PlantedDecoder")
+
+
+def help_text(repeats: int) -> Measurement:
+    """`kvfuzz --help`, which imports no torch."""
+    pairs = interleave(
+        lambda: command_seconds((*KVFUZZ, "--help"))[0], import_torch_seconds, repeats
+    )
+    return Measurement(pairs)
+
+
+def planted_bug(repeats: int) -> Measurement:
+    """`kvfuzz fuzz` up to the verdict on a plain decoder of four layers with a bug: the case is
+    shrunk and written, and not located."""
+    words = ("fuzz", PLANTED, "--no-locate", "--seed", "0")
+    found: list[dict[str, Any]] = []
+    pairs = interleave(lambda: run_kvfuzz(words, found, (1,)), import_torch_seconds, repeats)
+    case = found[0]["found"]["case"]
+    evidence = f"diverged in case {found[0]['cases']}, shrunk to schedule {case['schedule']}"
+    missed = [hunt for hunt in found if hunt["verdict"] != "diverged" or not hunt["shrunk"]]
+    return Measurement(pairs, evidence, "it is not found and shrunk each time" if missed else None)
 
 
 def clean_cases(repeats: int) -> Measurement:

@@ -58,9 +58,20 @@ class PlainDecoder(nn.Module):
         self, tokens: Tensor, cache: list[Entry | None]
     ) -> tuple[Tensor, list[Entry | None]]:
         past = 0 if cache[0] is None else cache[0][0].shape[2]
-        x = self.tokens(tokens) + self.positions.weight[past : past + tokens.shape[1]]
+        x = self.tokens(tokens) + self.positions.weight[self.columns(past, tokens.shape[1])]
         entries: list[Entry | None] = []
         for layer, entry in zip(self.layers, cache, strict=True):
             x, new = layer(x, entry)
             entries.append(new)
         return self.head(self.norm(x)), entries
+
+    def columns(self, past: int, new: int) -> slice:
+        """Returns the positions of `new` tokens after `past` ones."""
+        return slice(past, past + new)
+
+
+class PlantedDecoder(PlainDecoder):
+    """The same with a bug: a decode gives its token the position of the one before."""
+
+    def columns(self, past: int, new: int) -> slice:
+        return super().columns(past - 1 if new == 1 and past else past, new)

@@ -38,6 +38,21 @@ ROWS = (
         (16,),
     ),
     Row(
+        "start.help",
+        "`kvfuzz --help`",
+        TORCH,
+        0.05,
+        "benchmarks.commands:help_text",
+        repeats=9,
+    ),
+    Row(
+        "start.planted-bug",
+        "from the start to the verdict on a planted bug, shrunk, in a plain decoder of four layers",
+        TORCH,
+        1.8,
+        "benchmarks.commands:planted_bug",
+    ),
+    Row(
         "clean-cases",
         "200 clean cases of a plain decoder of four layers, the whole command",
         TORCH,

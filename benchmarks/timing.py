@@ -40,6 +40,7 @@ def command_seconds(
     and what it printed. Raises RuntimeError if it ends with none of `codes`."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled, too
     started = _children_seconds()
     done = subprocess.run(
         list(words), cwd=folder, env=environment, check=False, capture_output=True, text=True

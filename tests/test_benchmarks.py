@@ -21,6 +21,8 @@ BOUNDS = {
     "fuzz-loop.gemma2": 2.0,
     "fuzz-loop.mamba2": 2.0,
     "16-rows": 1.2,
+    "start.help": 0.05,
+    "start.planted-bug": 1.8,
     "clean-cases": 5.0,
     "noise-floor": 4.0,
     "all-prefixes": 1.3,
