@@ -2,7 +2,7 @@
 
     python benchmarks/campaigns.py
 
-Whole processes, start-up included, of `kvfuzz score zoo` with shrinking, on one and on two workers
+Whole processes, start-up included, of `kvfuzz score zoo`, on one and on two workers
 in turn, with the same seed; the tables must be the same.
 """
 

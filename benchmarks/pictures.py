@@ -44,7 +44,7 @@ def write_located_page(folder: Path) -> None:
 
 def write_score_page(folder: Path, workers: int) -> None:
     """Scores the zoo, in `score.html`."""
-    options = ["--seed", "0", "--no-shrink", "-n", str(workers), "--html", "score.html"]
+    options = ["--seed", "0", "-n", str(workers), "--html", "score.html"]
     run_kvfuzz(folder, "score", "zoo", *options)
     page = folder / "score.html"
     text = page.read_text(encoding="utf-8")

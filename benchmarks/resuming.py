@@ -28,7 +28,7 @@ def main(campaigns: int, kills: int, operators: tuple[str, ...]) -> None:
     draw = random.Random(0)
     same = finished = 0
     for seed in range(campaigns):
-        words = [*KVFUZZ, "score", "zoo", "--no-shrink", "--examples", "60", "-n", "2"]
+        words = [*KVFUZZ, "score", "zoo", "--examples", "60", "-n", "2"]
         words += [word for operator in operators for word in ("--operator", operator)]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

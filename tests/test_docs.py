@@ -67,7 +67,7 @@ def test_the_first_screen_and_a_half_holds_the_two_set_up_commands():
     for command in (job, tests):
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install")
         assert "-c constraints.txt" in command
-    assert "kvfuzz score zoo --no-shrink" in job
+    assert "kvfuzz score zoo -n 2" in job
     assert job.rstrip().endswith("--html kvfuzz-report.html")
     assert "pytest" in tests
 

@@ -234,10 +234,21 @@ def _as_typed(option: click.Parameter, value: Any) -> list[str]:
     return [word for each in values for word in (max(option.opts, key=len), str(each))]
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A progress bar: called with (done, total), it moves. `say` prints a line above it, also where
+    there is no terminal and so no bar."""
+
+    move: Callable[[int, int | None], None]
+    say: Callable[[str], None]
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        self.move(done, total)
+
+
 @contextmanager
-def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int | None], None]]:
-    """Shows a progress bar on standard error, if that is a terminal. Yields a function that takes
-    (done, total)."""
+def progress_bar(label: str, total: int | None) -> Iterator[Bar]:
+    """Shows a progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -253,10 +264,13 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int |
     ) as progress:
         task = progress.add_task(label, total=total)
 
-        def update(done: int, total: int | None = None) -> None:
+        def move(done: int, total: int | None) -> None:
             progress.update(task, completed=done, total=total)
 
-        yield update
+        def say(line: str) -> None:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+        yield Bar(move, say)
 
 
 def _config(path: Path | None) -> dict[str, Any]:

@@ -30,13 +30,15 @@ class PreparedCases:
     """The cases of `campaign` on the subjects of `factory`.
 
     `references` holds the uncached reference of each case that was asked for, by case number and
-    settings. `clean` holds the positions compared on the clean subject, by the same and a law.
+    settings, and `witnesses` those of cases that were not drawn. `clean` holds the positions
+    compared on the clean subject, by number, settings and a law.
     """
 
     factory: Factory
     campaign: Campaign
     references: dict[tuple[int, str], KnownReference] = field(default_factory=dict)
     clean: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    witnesses: dict[str, KnownReference] = field(default_factory=dict)
 
     def case(self, index: int, mutant: Mutant | None = None) -> Case:
         """Case number `index`, with the settings that `mutant` needs."""
@@ -79,6 +81,15 @@ class PreparedCases:
         if mutant is not None and not mutant.equivalent and case != self.campaign.cases[index]:
             self.require_clean(known, index, "agreement")
         return known
+
+    def declared(self, case: Case) -> KnownReference:
+        """Returns the reference of a witness that mutants declare. Raises KvfuzzError if it does
+        not fit the subject."""
+        key = repr(case)
+        if key not in self.witnesses:
+            leeway = self.campaign.plan.options.leeway(case.dtype)
+            self.witnesses[key] = KnownReference.find(self.factory.subject(case), case, leeway)
+        return self.witnesses[key]
 
     def require_clean(self, known: KnownReference, index: int, law: str) -> int:
         """Judges the unmutated subject by `law`, once for all mutants; returns the number of

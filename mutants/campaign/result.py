@@ -41,8 +41,9 @@ class Result:
     is a matrix), `laws` the law that each breaks. `ran` counts the cases that ran, `raised` those
     that raised, `reached` the calls of the replaced functions, `calls` the forward calls. `excess`
     is the largest |difference| / tolerance of the first kill. `site` is where the witness first
-    differs, `witness` the shrunk case as counterexample JSON, `map` its differences by site and
-    position.
+    differs, `witness` that case as counterexample JSON, `map` its differences by site and position.
+    `declared_kills` says whether the witness that the mutant declares kills it as well; None if
+    that was not asked.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Result:
     seconds: float = 0.0
     witness: dict[str, Any] | None = None
     map: tuple[dict[str, Any], ...] = ()
+    declared_kills: bool | None = None
 
     @property
     def killed_law(self) -> str | None:

@@ -56,7 +56,8 @@ class ScoreSettings:
     mutant may end it. With processes the calling script needs `if __name__ == "__main__":`.
 
     Finished mutants are written to the file `journal`; with `resume` they are not judged again.
-    `progress` is called with each result (None before the first) and the number of results to come.
+    `announce` is called with the ids of the mutants and controls to be judged, and `progress` with
+    each result (None before the first) and the number of them.
     `command` returns the command line that repeats this run under a seed, for the reports.
     """
 
@@ -73,6 +74,7 @@ class ScoreSettings:
     journal: Path | None = None
     resume: bool = False
     options: Options = field(default_factory=Options)
+    announce: Callable[[Sequence[str]], None] = lambda _ids: None
     progress: Callable[[Result | None, int], None] = lambda _result, _total: None
     command: Callable[[int], str] = lambda _seed: ""
     anywhere: bool = False
@@ -104,6 +106,7 @@ class ScoreKeywords(TypedDict, total=False):
     journal: Path | None
     resume: bool
     options: Options | None
+    announce: Callable[[Sequence[str]], None]
     progress: Callable[[Result | None, int], None]
     command: Callable[[int], str]
     anywhere: bool
@@ -201,6 +204,7 @@ class _Run:
         order = [mutant.id for mutant in ordered]
         outcomes = self._read_journal(order)
         waiting = [name for name in order if name not in outcomes]
+        self.settings.announce(waiting)
         self.settings.progress(None, len(waiting))
         reason = check_baseline(self.prepared)
         if reason is None:

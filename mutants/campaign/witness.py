@@ -26,7 +26,7 @@ from kvfuzz.subjects.run import CachedPathRaised
 from mutants.campaign.campaign import is_expected
 from mutants.campaign.prepared_cases import PreparedCases
 from mutants.campaign.result import Result
-from mutants.campaign.run import judge_case
+from mutants.campaign.run import judge_case, run_case
 from mutants.campaign.time_limit import OutOfTime, time_limit
 from mutants.library.mutant_scheme import with_mutant
 from mutants.mutant import LOCATED, Mutant
@@ -128,7 +128,24 @@ class _Search:
         # A round trip through JSON, so that a result is the same from every process.
         told = found.to_json(), [asdict(cell) for cell in location.cells]
         data, cells = json.loads(json.dumps(told))
-        return replace(result, site=str(site) if site else None, witness=data, map=tuple(cells))
+        return replace(
+            result,
+            site=str(site) if site else None,
+            witness=data,
+            map=tuple(cells),
+            declared_kills=self._declared_kills(),
+        )
+
+    def _declared_kills(self) -> bool | None:
+        """Returns whether the declared witness kills the mutant too; None if there is none, or if
+        it cannot run in this campaign. Only a drawn case decides the state."""
+        if self.mutant.witness is None:
+            return None
+        self.step()
+        with suppress(OutOfTime, KvfuzzError), time_limit(self.seconds):
+            case = self.mutant.with_required_config(self.mutant.witness)
+            return run_case(self.prepared.declared(case), self.mutant).killed
+        return None
 
     def why_none(self, error: BaseException) -> str:
         """Returns why there is no witness."""

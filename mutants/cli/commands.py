@@ -30,7 +30,7 @@ from mutants.report.outputs import Outputs
 
 if TYPE_CHECKING:
     from mutants.campaign.gate import Gate
-    from mutants.campaign.result import Score
+    from mutants.campaign.result import Result, Score
 
 
 @click.command()
@@ -89,6 +89,7 @@ def score(
         from mutants.campaign.journal import NAME as JOURNAL
         from mutants.campaign.score import score as run_score
         from mutants.report.outputs import check_outputs
+    from mutants.report.progress import FamilyLines
 
     gate = read_gate(reporting.fail_under, reporting.baseline_file, subject, reporting.files)
     check_outputs(reporting.outputs)
@@ -96,15 +97,17 @@ def score(
     settings["expected"] = read_expectations(expected_file) if expected_file else ()
     settings["options"] = subject_options.calibrated(subject, folder, calibration_file)
     settings["journal"] = settings["journal"] or folder / JOURNAL
-    with _plain_warnings(), progress_bar(f"scoring {subject}", None) as update:
-        done = 0
+    with _plain_warnings(), progress_bar(f"scoring {subject}", None) as bar:
+        lines = FamilyLines(bar.say)
 
-        def progress(result: object, total: int) -> None:
-            nonlocal done
-            done += result is not None
-            update(done, total)
+        def progress(result: Result | None, total: int) -> None:
+            if result is not None:
+                lines.add(result)
+            bar(lines.done, total)
 
-        result = run_score(subject, **settings, progress=progress, command=command_to_repeat)
+        result = run_score(
+            subject, **settings, announce=lines.begin, progress=progress, command=command_to_repeat
+        )
     return _report(result, folder, reporting.outputs, gate)
 
 

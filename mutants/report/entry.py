@@ -40,9 +40,12 @@ class Family:
 
 @dataclass(frozen=True)
 class Witness:
-    """The case that kills a mutant, with its verdict and location."""
+    """The case that kills a mutant, with its verdict and location; `how` it was made from the case
+    that was drawn, and the command that shrinks it in full."""
 
     case: Case
+    how: str
+    shrink: str | None
     seen: dict[str, Any]
     located: dict[str, Any] | None
     replay: str | None
@@ -108,7 +111,7 @@ def entry(score: Score, result: Result, known: Mutant | None, path: Path | None)
         real=tuple(real_listings(known)) if known else (),
         killer=killer,
         families=_families(score.cases, result) if score.matrix and result.ran else (),
-        witness=_witness(result, path) if result.witness else None,
+        witness=_witness(score, result, path) if result.witness else None,
         remedy=suggest_kill(result, known) if result.state in NOT_KILLED else None,
         fuzz=fuzz_command(score, result, known),
     )
@@ -132,14 +135,19 @@ def _families(cases: Sequence[Case], result: Result) -> tuple[Family, ...]:
     return tuple(Family(name, tuple(squares[name])) for name in FAMILIES if name in squares)
 
 
-def _witness(result: Result, path: Path | None) -> Witness:
+def _witness(score: Score, result: Result, path: Path | None) -> Witness:
     assert result.witness is not None
+    assert result.killed_by is not None
     case = Case.from_json(result.witness["case"])
     located = result.witness.get("located")
+    made = "shrunk" if score.identity.get("shrink", True) else "cut after the divergence"
+    file = shlex.quote(str(path)) if path else None
     return Witness(
         case=case,
+        how="as drawn" if case == score.cases[result.killed_by] else made,
+        shrink=f"kvfuzz shrink {file}" if file and made != "shrunk" else None,
         seen=result.witness["verdict"],
         located=located,
-        replay=f"kvfuzz replay {shlex.quote(str(path))}" if path else None,
+        replay=f"kvfuzz replay {file}" if file else None,
         map=difference_table(result.map, case, located),
     )

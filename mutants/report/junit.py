@@ -15,6 +15,7 @@ from mutants.report.words import (
     describe_fault,
     describe_run,
     explain_state,
+    sort_for_reading,
     state_words,
     why_no_score,
 )
@@ -33,7 +34,7 @@ def render(report: Report) -> str:
     """Returns the score as one suite of tests. If there is no score, the last test case, `score`,
     is an error with the reason, so that no reader takes the suite for a pass."""
     score = report.score
-    cases = [_case(score, result) for result in score.results]
+    cases = [_case(score, result) for result in sort_for_reading(score)]
     if score.percent is None:
         cases.append(_no_score(score))
     suite = ElementTree.Element("testsuite", _totals(score, cases))

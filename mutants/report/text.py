@@ -1,4 +1,4 @@
-"""Prints a score in the terminal: one row per operator, and every mutant that was not killed."""
+"""Prints a score in the terminal: every mutant that was not killed, and one row per operator."""
 
 from __future__ import annotations
 
@@ -23,43 +23,53 @@ from mutants.campaign.result import (
 from mutants.library.registry import known
 from mutants.mutant import STATES
 from mutants.report.tables import operator_rows
-
-SHOWN = tuple(state for state in (*NOT_KILLED, *OUTSIDE) if state != "inapplicable")
-"""The states in which each mutant gets its own line."""
+from mutants.report.words import FAULTY, count
 
 
 def render(score: Score, console: Console) -> None:
-    """Prints `score` to `console`."""
-    if score.results:
-        console.print(_table(score))
-    for state in SHOWN:
+    """Prints `score` to `console`: first the mutants that were not killed, last the score and what
+    is not part of it."""
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False)
+
+    for state in (*NOT_KILLED, *FAULTY):
         for result in score.results:
             if result.state == state and result.reason != NOT_BEGUN:
-                console.print(result_line(result), soft_wrap=True, highlight=False)
+                say(result_line(result))
     if late := sum(result.reason == NOT_BEGUN for result in score.results):
-        text = f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume runs them"
-        console.print(text, soft_wrap=True, highlight=False)
+        say(f"TIMED OUT {late} not begun: {NOT_BEGUN}; --resume runs them")
+    if score.results:
+        console.print(_table(score))
     for line in inapplicable_lines(score.results):
-        console.print(line, soft_wrap=True, highlight=False)
-    for placebo in score.placebos:
-        if placebo.state not in ("survived", "unreached"):
-            console.print(result_line(placebo), soft_wrap=True, highlight=False)
-    console.print(score_line(score), soft_wrap=True, highlight=False)
+        say(line)
+    for control in failed_controls(score):
+        say(result_line(control))
+    say(score_line(score))
+    if equivalent := [each.id for each in score.results if each.state == "equivalent"]:
+        say(escape(f"equivalent, so that no case can kill them: {', '.join(equivalent)}"))
     if score.calibration:
-        console.print(f"calibration: {score.calibration}", soft_wrap=True, highlight=False)
+        say(f"calibration: {score.calibration}")
+
+
+def failed_controls(score: Score) -> list[Result]:
+    """Returns the placebos and canaries that forbid a score."""
+    placebos = [one for one in score.placebos if one.state not in ("survived", "unreached")]
+    return [*placebos, *(one for one in score.canaries if one.state != "killed")]
 
 
 def score_line(score: Score) -> str:
     """Returns the score, or why there is none, and which run it is."""
-    identity = (
-        f"{score.subject}, {len(score.cases)} cases, seed {score.seed}, {score.seconds:.1f} s"
-    )
+    cases = count(len(score.cases), "case")
+    identity = f"{score.subject}, {cases}, seed {score.seed}, {score.seconds:.1f} s"
     if score.percent is None:
         return f"NO SCORE: {score.reason} ({identity})"
     decided = sum(score.counts[state] for state in DECIDED)
     others = [f"{score.counts[state]} {state}" for state in OUTSIDE if score.counts[state]]
     survived = sum(placebo.state == "survived" for placebo in score.placebos)
-    controls = f"{survived} placebos survived" if survived else "no placebo ran"
+    controls = f"{count(survived, 'placebo')} survived" if survived else "no placebo ran"
+    if canaries := sum(canary.state == "killed" for canary in score.canaries):
+        controls += f", {count(canaries, 'canary', 'canaries')} killed"
     outside = f"; not in the score: {', '.join(others)}" if others else ""
     return (
         f"MUTATION SCORE {percent_text(score.percent, 1)}: {score.counts['killed']} of {decided} "

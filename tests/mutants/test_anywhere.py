@@ -25,7 +25,7 @@ from mutants.generic.faults.placebos import passes_on
 from mutants.generic.module_hooks import modules
 from mutants.generic.probe_programs import probes
 from mutants.library import registry
-from mutants.library.registry import find, generic_mutants, library, select
+from mutants.library.registry import all_mutants, find, generic_mutants, library, select
 from mutants.mutant import steps
 
 ROOT = Path(__file__).parents[2]
@@ -350,7 +350,8 @@ def test_a_function_without_a_docstring_is_refused():
 
 def test_every_fault_is_told_apart():
     """By its description, and by its id."""
-    known = [one.description for one in generic_mutants().values()]
+    known = [one.description for one in all_mutants().values()]
+    assert set(generic_mutants()) < set(all_mutants())
     assert len(set(known)) == len(known)
     assert passes_on.id in PLACEBOS
     assert len(SCORED) >= 90

@@ -42,7 +42,7 @@ def test_all_reports_at_once(run, tmp_path) -> None:
     assert {file.name for file in folder.iterdir()} == set(FILES.values())
     assert all(file.stat().st_size for file in folder.iterdir())
     command = json.loads((folder / "score.json").read_text())["command"]
-    assert command == "kvfuzz score zoo --mutant append.prepends --examples 3 --no-shrink --seed 1"
+    assert command == "kvfuzz score zoo --mutant append.prepends --examples 3 --seed 1"
     assert out.rstrip().endswith(f"report: {folder / 'score.html'}")
 
 
@@ -77,7 +77,7 @@ def test_the_command_of_a_shard_gives_it_again(run, tmp_path) -> None:
     file, shard = tmp_path / "score.json", ("--shard", "1/2", "--no-shrink")
     assert run(*QUICK, *shard, "--json", file, "--folder", tmp_path)[0] == 0
     command = json.loads(file.read_text())["command"]
-    words = "score zoo --mutant append.prepends --examples 3 --no-shrink --shard 1/2 --seed 1"
+    words = "score zoo --mutant append.prepends --examples 3 --shard 1/2 --seed 1"
     assert command == f"kvfuzz {words}"
     assert run(*words.split(), "--folder", tmp_path)[0] == 0
 

@@ -52,7 +52,7 @@ def last_layer_has_those_of_the_first(cache: CacheContents) -> None:
 
 @wrong(lacks="no layer has keys and values of the same shape")
 def keys_stored_as_values(cache: CacheContents) -> None:
-    """Keys are stored as values too; the values are lost."""
+    """The values of every layer are those of its keys."""
     for keys, values in cache.layers:
         if keys.shape == values.shape:
             values.copy_(keys)

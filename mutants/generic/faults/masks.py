@@ -26,7 +26,7 @@ def forgotten(fed: FeedArgs) -> Tensor:
 
 @wrong(advice="draw padding in the first call and another call after it")
 def forgotten_after_the_first_call(fed: FeedArgs) -> Tensor:
-    """A later call forgets which earlier slots are padding: all count as real tokens."""
+    """The mask of a later call says that no earlier slot is padding."""
     mask = given(fed).clone()
     mask[:, : fed.slots] = True
     return mask
@@ -40,7 +40,7 @@ def one_slot_late(fed: FeedArgs) -> Tensor:
 
 @wrong(advice="draw padded rows of several lengths")
 def of_the_first_row(fed: FeedArgs) -> Tensor:
-    """All rows use the mask of the first row."""
+    """Every call gets the mask of its first row for all rows."""
     return given(fed)[:1].expand_as(given(fed))
 
 

@@ -72,7 +72,7 @@ def reorders_backwards(call: Call) -> Any:
 
 @reorder(advice="draw reorders of three rows or more")
 def reorders_by_the_inverse(call: Call) -> Any:
-    """reorder applies the inverse of a permutation: old row i becomes row rows[i]."""
+    """reorder gets the inverse of the permutation that was asked for."""
     cache, rows = call.args
     places = rows.argsort()
     whole = len(rows) == call.record.rows and len(rows.unique()) == len(rows)
@@ -103,13 +103,13 @@ def _kept(call: Call, layer: slice, parts: slice) -> Any:
 
 @reorder(offers=("reorder", "view"), lacks=LACKS)
 def reorders_all_but_the_last_layer(call: Call) -> Any:
-    """reorder skips the last layer."""
+    """reorder leaves the entries of the last layer as they were."""
     return _kept(call, slice(-1, None), slice(None))
 
 
 @reorder(offers=("reorder", "view"), lacks=LACKS)
 def reorders_keys_alone(call: Call) -> Any:
-    """reorder moves the keys, but not the values."""
+    """reorder leaves all values as they were, and moves the keys."""
     return _kept(call, slice(None), slice(1, 2))
 
 

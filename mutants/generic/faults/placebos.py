@@ -51,7 +51,6 @@ def attention_taken_apart(scores: Tensor) -> Tensor:
 
 @operation("cached", canary=True)
 def rolls_the_logits(call: Call) -> Any:
-    """Logits are shifted by one along the vocabulary: each token gets the logit of the one before
-    it."""
+    """The logits of every call are rolled by one along the vocabulary."""
     logits, cache = call.go()
     return logits.roll(1, -1), cache

@@ -68,7 +68,7 @@ def count_padding(fed: FeedArgs) -> Tensor:
 
 @wrong(offers=("positions", "crop"), advice="draw crops with positions given")
 def go_on_from_before_a_crop(fed: FeedArgs) -> Tensor:
-    """After a crop, positions continue from the length before it."""
+    """A call after a crop is given positions that continue from the length before it."""
     return given(fed) + (fed.fed - fed.slots)
 
 
