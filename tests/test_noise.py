@@ -307,6 +307,33 @@ def test_every_draw_moves_the_weights_another_way():
             assert 400 < int((one == other).sum()) < 600
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_large_weight_is_perturbed_in_pieces_by_the_same_signs(monkeypatch, known):
+    """And restored bit for bit, from the numbers that are known or from a copy, which is float32
+    only if that loses nothing."""
+    values = [torch.randn(50, 40), torch.randn(30), torch.randn(40, 50).T]
+    weights = [value.double() for value in values]
+    fine = torch.randn(60, 40, dtype=torch.float64)
+    weights, before = [*weights, fine], [*(w.clone() for w in weights), fine.clone()]
+    row = signs(sum(weight.numel() for weight in weights), 3)
+    monkeypatch.setattr("kvfuzz.subjects.float64._PIECE", 1000)
+    monkeypatch.setattr("kvfuzz.subjects.float64._MOST_KEPT", 1000)
+    with perturbing(weights, [*values, fine] if known else None) as perturb:
+        perturb(2**-24, 3)
+        for weight, value in zip(weights, before, strict=True):
+            sign, row = row[: weight.numel()].view(weight.shape), row[weight.numel() :]
+            assert torch.equal(weight, torch.addcmul(value, value, sign, value=2**-24))
+    assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
+
+
+def test_the_twin_is_not_kept_after_the_noise_was_measured():
+    """A subject that lives on would hold its weights twice."""
+    subject = numerics.Preallocated()
+    subject.twin = Twin(subject)
+    logits_noise(subject, ROWS, run_uncached(subject, ROWS), torch.float32)
+    assert subject.twin._doubles is None
+
+
 def test_more_draws_never_lower_the_noise(monkeypatch):
     """The largest of them counts."""
     subject = Decoder(seed=2, dtype="float64")

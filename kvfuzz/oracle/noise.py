@@ -54,7 +54,10 @@ def states_noise(
     twin = twin_of(subject)
     if not twin.weights:
         raise Unmeasurable("it holds no tensors to perturb")
-    truth, *others = _attempt(lambda: _run_twin(twin, run, found, perturbation(dtype)))
+    try:
+        truth, *others = _attempt(lambda: _run_twin(twin, run, found, perturbation(dtype)))
+    finally:
+        twin.forget()
     if any(state.dtype != torch.float64 for state in truth):
         raise Unmeasurable("it does not compute in float64")
     # If neither the perturbations nor float64 change a bit, the tensors found are not the weights.
@@ -85,7 +88,7 @@ def _run_twin(
         promoting = promotion.needed
     moved = []
     # Promotion is entered for each draw, and not around `perturb`, which it would slow down too.
-    with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+    with twin.running(promoting=False), perturbing(twin.weights, twin.values) as perturb:
         for draw in range(DRAWS):
             perturb(size, draw)
             watched = twin.stays and draw == 0  # such a twin promotes nothing: should it have?

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from kvfuzz.subjects.protocol import METHODS, OFFERED
-from kvfuzz.subjects.tensors import walk
+from kvfuzz.subjects.tensors import free_memory, walk
 
 _NARROW = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16}
 
@@ -109,6 +109,8 @@ class Twin:
         others = (thing for thing in things if isinstance(thing, Tensor) and id(thing) not in known)
         self._tensors = [*self.weights, *filter(_is_inexact, others)]
         self._doubles: list[Tensor] | None = None
+        self.values: list[Tensor] = []
+        """While the twin runs, the tensors outside it that hold the numbers of the `weights`."""
         self._owners = [
             thing for thing in things if thing is subject or isinstance(thing, nn.Module)
         ]
@@ -127,6 +129,7 @@ class Twin:
         # The modes that watch the subject (Promotion, the locator's tracer) must not see this.
         with torch._C.DisableTorchFunction():
             held = [tensor.data for tensor in self._tensors]
+        self.values = held[: len(self.weights)]
         attributes = _attributes_of(self._owners)
         try:
             # `.data` exchanges pointers and copies no values: cheap, and exact on the way back.
@@ -141,6 +144,15 @@ class Twin:
             _set_attributes(self._owners, attributes)
             with torch._C.DisableTorchFunction():
                 _exchange(self._tensors, held)
+            self.values = []
+
+    def forget(self) -> None:
+        """Frees the float64 tensors, until the twin runs again. What keeps a subject alive, such as
+        a circle of references, would keep them too."""
+        if self._doubles is not None and not self.always:
+            size = sum(tensor.nbytes for tensor in self._doubles)
+            self._doubles = None
+            free_memory(size)
 
 
 _Attributes = tuple[dict[str, Any], dict[str, Any]]
@@ -231,6 +243,8 @@ def _double(tensor: Tensor) -> Tensor:
 
 # Larger numbers stand for infinity in a mask; a perturbation could overflow them to infinity.
 _MOST = 1e30
+# Larger weights are perturbed in pieces of this many entries: what is needed besides stays small.
+_PIECE = 2**20
 # The least length of a row of random signs, and the most that is kept in memory.
 _LEAST_ROW, _MOST_KEPT = 2**18, 2**23
 # Draw number n begins n * _SHIFT signs into the row; there are at most _MOST_DRAWS.
@@ -240,12 +254,13 @@ _EMBEDDED = 32
 
 
 @contextmanager
-def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], None]]:
+def perturbing(
+    weights: Sequence[Tensor], values: Sequence[Tensor] | None = None
+) -> Iterator[Callable[[float, int], None]]:
     """Yields `perturb(size, draw)`, which multiplies each entry of the float64 `weights`, and of
     all embedded tokens, by 1 + size or 1 - size; random signs number `draw` decide which. The
-    weights are restored when the context ends."""
-    weights = [w for w in weights if w.numel() and float(_largest(w.detach())) < _MOST]
-    count = sum(weight.numel() for weight in weights)
+    weights are restored when the context ends, from `values`, tensors of the same numbers, or else
+    from copies."""
     embedding, now = F.embedding, [0.0, 0]
 
     @functools.wraps(embedding)
@@ -258,27 +273,69 @@ def perturbing(weights: Sequence[Tensor]) -> Iterator[Callable[[float, int], Non
             return found * (1 + now[0] * sign.to(found.device))
 
     with torch.no_grad():
-        saved = [weight.detach().clone() for weight in weights]
+        pieces = list(_pieces(weights, values))
+        sizes = [value.numel() for _, value in pieces]
 
         def perturb(size: float, draw: int) -> None:
             now[:] = size, draw
-            pieces = torch.split(signs(count, draw), [weight.numel() for weight in weights])
-            for weight, value, sign in zip(weights, saved, pieces, strict=True):
+            for (weight, value), sign in zip(pieces, _signs_of(sizes, draw), strict=True):
                 # In place, so that a view of a weight that the subject keeps sees it too.
-                moved = sign.to(weight.device).view(weight.shape)
-                torch.addcmul(value, value, moved, value=size, out=weight.detach())
+                exact, moved = value.double(), sign.to(weight.device).view(weight.shape)
+                torch.addcmul(exact, exact, moved, value=size, out=weight)
 
         F.embedding = embedded
         try:
             yield perturb
         finally:
             F.embedding = embedding
-            for weight, value in zip(weights, saved, strict=True):
-                weight.detach().copy_(value)
+            for weight, value in pieces:
+                weight.copy_(value)
+
+
+def _pieces(
+    weights: Sequence[Tensor], values: Sequence[Tensor] | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the parts of `weights` to perturb, none of them long, each with its numbers: a copy
+    or, where that would be large, those in `values`."""
+    if sum(weight.numel() for weight in weights) <= _MOST_KEPT:
+        values = None
+    for weight, value in zip(weights, values or weights, strict=True):
+        whole = weight.detach()
+        if not whole.numel() or float(_largest(whole)) >= _MOST:
+            continue
+        known = _copy(whole) if value.dtype == whole.dtype else value.detach()
+        if whole.numel() > _PIECE and whole.is_contiguous() and known.is_contiguous():
+            rows = (torch.split(one.view(-1), _PIECE) for one in (whole, known))
+            yield from zip(*rows, strict=True)
+        else:
+            yield whole, known
+
+
+def _copy(weight: Tensor) -> Tensor:
+    """Returns a copy of `weight`. That of a large one is float32 if this loses nothing, as of a
+    float32 checkpoint that was read in float64."""
+    if weight.numel() > _PIECE:
+        narrow = weight.float()
+        if bool((narrow == weight).all()):
+            return narrow
+    return weight.clone()
 
 
 _largest = functools.partial(torch.linalg.vector_norm, ord=float("inf"))
 """Returns the largest |entry|, without a copy of all of them."""
+
+
+def _signs_of(sizes: Sequence[int], draw: int) -> Iterator[Tensor]:
+    """Yields `signs(sum(sizes), draw)` in pieces of these sizes. A row that is too long to be kept
+    is never held whole."""
+    count = sum(sizes)
+    if _length_of_row(count) <= _MOST_KEPT:
+        yield from torch.split(signs(count, draw), list(sizes))
+        return
+    generator = torch.Generator().manual_seed(0)
+    _random_signs(draw * _SHIFT, generator)
+    for size in sizes:
+        yield _random_signs(size, generator)
 
 
 def signs(count: int, draw: int) -> Tensor:
@@ -287,12 +344,22 @@ def signs(count: int, draw: int) -> Tensor:
     All draws share one long row of signs, and each begins at another place in it: that is cheaper
     than to draw anew for every case.
     """
-    length = max(_LEAST_ROW, 1 << (count + _MOST_DRAWS * _SHIFT).bit_length())
+    length = _length_of_row(count)
     row = _row(length) if length <= _MOST_KEPT else _row.__wrapped__(length)
     return row[draw * _SHIFT : draw * _SHIFT + count]
 
 
+def _length_of_row(count: int) -> int:
+    return max(_LEAST_ROW, 1 << (count + _MOST_DRAWS * _SHIFT).bit_length())
+
+
 @functools.lru_cache(maxsize=4)
 def _row(length: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 2, (length,), generator=generator).double().mul_(2).sub_(1)
+    return _random_signs(length, torch.Generator().manual_seed(0))
+
+
+def _random_signs(count: int, generator: torch.Generator) -> Tensor:
+    """Returns the next `count` signs of the generator. One row begins with the same signs as a
+    longer one, however it is divided."""
+    row = torch.empty(count, dtype=torch.float64)
+    return row.random_(0, 2, generator=generator).mul_(2).sub_(1)

@@ -69,7 +69,7 @@ def computes_in_float64(subject: Any) -> bool:
         casts = record_casts(lambda: watched.append(run_cached(subject, case)))
         twin = twin_of(subject)
         responses = []
-        with twin.running(), perturbing(twin.weights) as perturb:
+        with twin.running(), perturbing(twin.weights, twin.values) as perturb:
             for size in (2.0**-34, 2.0**-20):
                 perturb(size, 0)
                 responses.append((run_uncached(subject, case.tokens) - uncached) / size)

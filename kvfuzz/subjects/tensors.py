@@ -1,8 +1,12 @@
-"""Finds the tensors and modules inside an object of any type."""
+"""Finds the tensors and modules inside an object of any type, and frees the memory of large
+ones."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 MOST_OBJECTS = 10_000
+LARGE = 100_000_000
+"""The bytes of tensors from which it pays to free their memory at once."""
 _CLOSED = (str, bytes, int, float, complex, torch.dtype, torch.device, torch.Generator)
 _PLAIN = (dict, OrderedDict, list, tuple, set)
 _CODE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
@@ -45,6 +51,19 @@ def floating_tensors(root: Any, modules: bool) -> list[Tensor]:
         and thing.is_floating_point()
         and (modules or not isinstance(thing, nn.Parameter))
     ]
+
+
+def free_memory(bytes_dropped: int) -> None:
+    """Gives the memory of tensors back to the system, now that nothing needs them any more; does
+    nothing if they were not large."""
+    if bytes_dropped < LARGE:
+        return
+    gc.collect()  # a subject that is part of a circle of references keeps its tensors until then
+    if sys.platform == "linux":
+        # glibc keeps what is freed between memory in use, also what would make the next twin.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 @dataclass(frozen=True, slots=True)

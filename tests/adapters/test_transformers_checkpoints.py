@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.subjects.loading import Options, load
-from kvfuzz.subjects.transformers.factory import factory
+from kvfuzz.subjects.tensors import LARGE
+from kvfuzz.subjects.transformers.factory import _make_room, factory
 from tests.adapters.agreement import cases, excess, uncached
 
 if not hasattr(pytest.importorskip("transformers.cache_utils"), "DynamicLayer"):
@@ -74,3 +77,19 @@ def test_a_broken_checkpoint_is_refused(tmp_path, text, message):
     with pytest.raises(InvalidSubject, match=message) as refusal:
         factory(str(tmp_path), Options())
     assert "\n" not in str(refusal.value)
+
+
+def test_a_checkpoint_keeps_no_tables_for_drawing_weights(checkpoint):
+    """They would take six times its memory, and no seed draws its weights."""
+    made = load(f"transformers:{checkpoint[0]}")
+    subject = made.build(0, "float32", made.first_config())
+    assert uncached(subject).isfinite().all()
+    assert "_spread" not in vars(subject._module)
+
+
+@pytest.mark.parametrize(("bytes_each", "kept"), [(1, 15), (LARGE // 2, 1), (LARGE, 0)])
+def test_a_large_module_is_dropped_before_the_next_is_built(bytes_each, kept):
+    """Small ones are kept, since building one takes longer than a case."""
+    modules = OrderedDict((number, SimpleNamespace(bytes=bytes_each)) for number in range(16))
+    _make_room(modules)
+    assert list(modules) == list(range(16))[16 - kept :]

@@ -129,7 +129,7 @@ def run_reference(
         # A float32 weight moved by a roundoff of float64 would not move at all.
         if not twin.weights or not (twin.always or _in_double(twin.weights)):
             return None
-        with twin.running(promoting=False), perturbing(twin.weights) as perturb:
+        with twin.running(promoting=False), perturbing(twin.weights, twin.values) as perturb:
             perturb(LEAST_STEP, 0)
             return recorded_run(Detail.NUMBERS)[0]
 

@@ -7,9 +7,10 @@ model has. All of that is read from signatures and classes, not from the release
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
 from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.tensors import LARGE, free_memory
 from kvfuzz.subjects.transformers.build import build_module, text_config
 from kvfuzz.subjects.transformers.cache_kinds import CLASSES, MOST_SLOTS
 from kvfuzz.subjects.transformers.call import NoCache
@@ -28,6 +30,8 @@ from kvfuzz.subjects.transformers.subject import TransformersSubject, max_length
 from kvfuzz.subjects.transformers.tiny import DRAWN, fields_of
 from kvfuzz.subjects.transformers.weights import SeededModule
 
+MOST_MODULES = 16
+"""How many modules of a factory are kept, unless they are LARGE."""
 ATTENTIONS = ("eager", "sdpa")
 OWN_SETTINGS = ("attn", "cache")
 """The settings that are no fields of a model's configuration."""
@@ -51,9 +55,11 @@ def factory(rest: str, options: Options) -> Factory:
     choices = _choices(source, attentions, fixed)
     first = {word: values[0] for word, values in choices.items()} | dict(fixed)
     # Built once now, so that settings are refused here and not at the first case.
-    simplest = [module(dtype, first) for dtype in dtypes]
+    simplest = module(dtypes[0], first)
+    for dtype in dtypes[1:]:
+        module(dtype, first)
     others = [{**first, word: value} for word in DRAWN for value in choices.get(word, ())[1:]]
-    models = [simplest[0], *(module(dtypes[0], settings) for settings in others)]
+    models = [simplest, *(module(dtypes[0], settings) for settings in others)]
     able = reduce(merge, (_probe(source, one, fixed, dtypes[0]) for one in models))
     kinds = _kinds(source, able, fixed)
 
@@ -72,17 +78,30 @@ def _module_builder(
     source: Source, attn: str, device: str
 ) -> Callable[[str, Settings], SeededModule]:
     """Returns a function from dtype and settings to a module. All seeds share one, since building
-    takes longer than a case."""
-
-    @lru_cache(maxsize=16)
-    def module(attn: str, dtype: str, settings: str) -> SeededModule:
-        return build_module(source, json.loads(settings), attn, dtype, device)
+    takes longer than a case. The last ones are kept, unless they are large."""
+    kept = OrderedDict[tuple[str, str, str], SeededModule]()
 
     def found(dtype: str, settings: Settings) -> SeededModule:
         own = {word: value for word, value in settings.items() if word not in OWN_SETTINGS}
-        return module(settings.get("attn", attn), dtype, json.dumps(own, sort_keys=True))
+        key = (settings.get("attn", attn), dtype, json.dumps(own, sort_keys=True))
+        if key not in kept:
+            _make_room(kept)
+            kept[key] = build_module(source, own, key[0], dtype, device)
+        kept.move_to_end(key)
+        return kept[key]
 
     return found
+
+
+def _make_room(kept: OrderedDict[Any, SeededModule]) -> None:
+    """Drops the oldest of the modules before another is built, so that a large one is alone in
+    memory."""
+    dropped = 0
+    while kept and (
+        len(kept) >= MOST_MODULES or sum(module.bytes for module in kept.values()) >= LARGE
+    ):
+        dropped += kept.popitem(last=False)[1].bytes
+    free_memory(dropped)
 
 
 def _probe(source: Source, module: SeededModule, config: Settings, dtype: str) -> Abilities:

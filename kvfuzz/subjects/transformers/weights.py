@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,10 +24,19 @@ class SeededModule:
         self.windows: dict[str, list[int | None]] = {}
         """The windows of the layers, by kind of cache, as far as they were asked for."""
         self._seed: int | None = None
-        # A tied weight is one parameter here, and stays tied because it is filled in place.
-        self._parameters = [p for p in module.parameters() if p.is_floating_point()]
+        self.bytes = sum(p.numel() * p.element_size() for p in module.parameters())
+
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        """A tied weight is one parameter here, and stays tied because it is filled in place."""
+        return [p for p in self._module.parameters() if p.is_floating_point()]
+
+    @cached_property
+    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The first values of all parameters in a row, and the deviations of matrices and vectors.
+        A checkpoint is never drawn, and needs none of them."""
         initial, matrix, vector = [], [], []
-        fans = _fans(module)
+        fans = _fans(self._module)
         for parameter in self._parameters:
             flat = parameter.detach().to("cpu", torch.float64).flatten()
             is_matrix = parameter.dim() > 1
@@ -34,7 +44,7 @@ class SeededModule:
             initial.append(torch.zeros_like(flat) if is_matrix else flat)
             matrix.append(torch.full_like(flat, deviation if is_matrix else 0))
             vector.append(torch.full_like(flat, 0 if is_matrix else deviation))
-        self._initial, self._matrix, self._vector = map(torch.cat, (initial, matrix, vector))
+        return torch.cat(initial), torch.cat(matrix), torch.cat(vector)
 
     def with_seed(self, seed: int | None) -> nn.Module:
         """Returns the module with the weights of `seed`, or as it was built if that is None.
@@ -54,8 +64,9 @@ class SeededModule:
         generator = torch.Generator().manual_seed(seed)
         place = torch.rand((), generator=generator, dtype=torch.float64).item()
         gain = LEAST_GAIN + (MOST_GAIN - LEAST_GAIN) * place
-        noise = torch.randn(len(self._initial), generator=generator, dtype=torch.float64)
-        flat = torch.addcmul(self._initial, noise, self._vector + gain * self._matrix)
+        initial, matrix, vector = self._spread
+        noise = torch.randn(len(initial), generator=generator, dtype=torch.float64)
+        flat = torch.addcmul(initial, noise, vector + gain * matrix)
         pieces = torch.split(flat, [parameter.numel() for parameter in self._parameters])
         for parameter, piece in zip(self._parameters, pieces, strict=True):
             parameter.copy_(piece.view(parameter.shape))
