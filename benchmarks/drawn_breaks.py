@@ -32,6 +32,7 @@ LIKELY = {
         "tests/test_collecting.py",
         "tests/test_programs.py",
         "tests/test_hunt.py",
+        "tests/test_pool.py",
         "tests/test_strategies.py",
         "tests/test_calibrating.py",
         "tests/quality/test_stories.py",

@@ -16,11 +16,11 @@ from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
-from kvfuzz.search.parallel import run_rounds_in_processes
 from kvfuzz.search.pool import one_torch_thread
 from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed, shrink_failure
 from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
+from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory
 

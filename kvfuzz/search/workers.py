@@ -1,4 +1,4 @@
-"""Runs the rounds of a hunt in several processes."""
+"""Runs the rounds of a hunt in worker processes."""
 
 from __future__ import annotations
 
