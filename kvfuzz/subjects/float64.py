@@ -10,7 +10,7 @@ for bit what they were when a context ends, also by an exception.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -103,7 +103,7 @@ class Twin:
         self.stays = self.promotes = False
         roots = [subject, getattr(subject, "model", None)]
         things = list(walk(roots, modules=True))
-        self.weights = weights_of(subject)
+        self.weights = _weights_among(things)
         self.native = frozenset(weight.dtype for weight in self.weights)
         known = {id(weight) for weight in self.weights}
         others = (thing for thing in things if isinstance(thing, Tensor) and id(thing) not in known)
@@ -221,7 +221,10 @@ def weights_of(subject: Any) -> list[Tensor]:
     """Returns the floating-point tensors that `subject` computes with, as far as they can be found:
     the parameters of its `model` and of all modules in it, or else all tensors that it holds.
     Empty for an opaque subject."""
-    things = walk([subject, getattr(subject, "model", None)], modules=True)
+    return _weights_among(walk([subject, getattr(subject, "model", None)], modules=True))
+
+
+def _weights_among(things: Iterable[Any]) -> list[Tensor]:
     found = [t for t in things if isinstance(t, Tensor) and t.is_floating_point()]
     return [tensor for tensor in found if isinstance(tensor, nn.Parameter)] or found
 

@@ -159,6 +159,7 @@ def _builder(call: Any, name: str, options: Options, parameters: frozenset[str])
     """Returns a function that calls `call` with those of `seed`, `dtype` and `device` that are
     among its `parameters`, and casts and moves what it gives if it took no such argument."""
     native: dict[tuple[torch.dtype | None, str], str] = {}
+    moved: set[tuple[str | None, str]] = set()
 
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
         # A dtype is passed only if the user asked for one: the factory's own default is a choice
@@ -172,11 +173,15 @@ def _builder(call: Any, name: str, options: Options, parameters: frozenset[str])
             subject = call(**given, **config)
         device = None if "device" in given else options.device
         wanted = dtype or options.dtype
-        # The dtype depends on the configuration and not on the seed: it is read once for each.
+        # The dtype depends on the configuration and not on the seed: it is read once for each, and
+        # so is whether the subject can be moved to another.
         key = (passed, repr(sorted(config.items())))
         if wanted and key not in native:
             native[key] = native_dtype(subject, name)
-        return put(subject, name, wanted if wanted and native[key] != wanted else None, device)
+        needed = wanted if wanted and native[key] != wanted else None
+        made = put(subject, name, needed, device, known=(needed, key[1]) in moved)
+        moved.add((needed, key[1]))
+        return made
 
     return build
 

@@ -85,11 +85,12 @@ def computes_in_float64(subject: Any) -> bool:
     return bool((small - large).norm() <= PROPORTIONAL * large.norm()) and bool(large.any())
 
 
-def put(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
+def put(subject: Any, name: str, dtype: str | None, device: str | None, known: bool = False) -> Any:
     """Returns `subject` in `dtype` and on `device`; None leaves either as it is.
 
     A narrower dtype and a device move the module `model`. For float64 the weights stay as they are,
-    and the subject's float64 twin runs. Raises UsageError if the subject cannot be moved.
+    and the subject's float64 twin runs. Raises UsageError if the subject cannot be moved, unless it
+    is `known` that subjects like it can run in `dtype`.
     """
     wanted = torch.device(device) if device else None
     moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
@@ -105,7 +106,7 @@ def put(subject: Any, name: str, dtype: str | None, device: str | None) -> Any:
     if dtype != "float64":
         return subject
     twin = Float64Subject(subject)
-    if _dtype_of_logits(twin, name) not in (torch.float64, None):
+    if not known and _dtype_of_logits(twin, name) not in (torch.float64, None):
         raise _immovable(name, dtype, "dtype")
     return twin
 
