@@ -56,12 +56,19 @@ class Counterexample:
 
 
 def make_counterexample(
-    subject: str, case: Case, verdict: Verdict, located: Mapping[str, Any] | None, device: str
+    subject: str,
+    case: Case,
+    verdict: Verdict,
+    located: Mapping[str, Any] | None,
+    device: str,
+    twin: bool = True,
 ) -> Counterexample:
-    """Makes a counterexample of what was just seen, with the present environment."""
+    """Makes a counterexample of what was just seen, with the present environment, and whether there
+    was a float64 twin."""
     from kvfuzz.case.environment import environment_of  # with torch, which reading does not need
 
-    return Counterexample(subject, case, verdict.to_json(), located, environment_of(device))
+    environment = {**environment_of(device), **({} if twin else {"twin": False})}
+    return Counterexample(subject, case, verdict.to_json(), located, environment)
 
 
 def files_in(paths: Sequence[Path], recursive: bool = False) -> list[Path]:

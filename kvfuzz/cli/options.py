@@ -160,6 +160,7 @@ class SubjectOptions:
 
     device: str
     dtype: str | None
+    twin: bool
     attn: str | None
     config_file: Path | None
 
@@ -170,7 +171,7 @@ class SubjectOptions:
         config = _config(self.config_file)
         if self.attn is not None:
             config["attn"] = self.attn
-        return Options(device=self.device, dtype=self.dtype, config=config)
+        return Options(device=self.device, dtype=self.dtype, config=config, twin=self.twin)
 
     def calibrated(self, subject: str, folder: Path, calibration_file: Path | None) -> Options:
         """Returns the Options with the calibration of `subject`: the one in `calibration_file`, or
@@ -192,6 +193,11 @@ subject_options = as_one_argument(
         help="Run in this dtype only (default: draw from those that the subject offers).",
     ),
     click.option(
+        "--twin/--no-twin", default=True,
+        help="Without the float64 twin a large model needs a third of the memory; a fault smaller "
+        "than the rounding of its dtype is not seen (default: with the twin).",
+    ),
+    click.option(
         "--attn", type=click.Choice(["eager", "sdpa"]),
         help="Attention implementation of a transformers model (default: draw both).",
     ),
@@ -201,7 +207,7 @@ subject_options = as_one_argument(
         'class, such as {"num_hidden_layers": 3}.',
     ),
 )  # fmt: skip
-"""--device --dtype --attn --config, passed to the command as `subject_options`."""
+"""--device --dtype --twin --attn --config, passed to the command as `subject_options`."""
 
 
 NOT_AGAIN = ("seed", "folder", "workers", "journal", "resume", "github")

@@ -12,6 +12,7 @@ Nothing here runs the cached path: a fault there cannot widen its own tolerance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import Twin, perturbing, promoted, twin_of
+from kvfuzz.subjects.float64 import Promotion, Twin, perturbing, promoted, twin_of
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, note_pass, run_uncached, seeded
 
@@ -58,13 +59,15 @@ def states_noise(
         truth, *others = _attempt(lambda: _run_twin(twin, run, found, perturbation(dtype)))
     finally:
         twin.forget()
-    if any(state.dtype != torch.float64 for state in truth):
+    if twin.exact and any(state.dtype != torch.float64 for state in truth):
         raise Unmeasurable("it does not compute in float64")
     # If neither the perturbations nor float64 change a bit, the tensors found are not the weights.
     if not any(map(_moved, zip(truth, found, *others, strict=True))):
         raise Unmeasurable("its logits do not depend on the tensors that it holds")
+    if not twin.exact:
+        truth = found = [state.double() for state in found]
     return [
-        _noise(state, true, torch.stack(moved))
+        _noise(state, true, torch.stack(moved).double())
         for state, true, *moved in zip(found, truth, *others, strict=True)
     ]
 
@@ -73,7 +76,8 @@ def _run_twin(
     twin: Twin, run: Callable[[], list[Tensor]], found: Sequence[Tensor], size: float
 ) -> list[list[Tensor]]:
     """Returns the states of `run` in the twin, then those of DRAWS runs with its weights perturbed
-    by a relative `size`. A Float64Subject always runs in its twin, so its states were `found`."""
+    by a relative `size`. A Float64Subject always runs in its twin, so its states were `found`; so
+    are those of a TwinlessSubject."""
 
     def run_alike() -> list[Tensor]:
         """Runs with the same random numbers each time: dropout that is left on is not rounding."""
@@ -81,7 +85,7 @@ def _run_twin(
             return run()
 
     truth, promoting = list(found), False  # a Float64Subject promotes its own calls
-    if not twin.always:
+    if twin.exact and not twin.always:
         with twin.running() as promotion:
             truth = run_alike()
         # Promotion slows every torch call: the draws go without it if this run did not need it.
@@ -92,7 +96,11 @@ def _run_twin(
         for draw in range(DRAWS):
             perturb(size, draw)
             watched = twin.stays and draw == 0  # such a twin promotes nothing: should it have?
-            with promoted(promoting or watched, twin.native) as promotion:
+            with (
+                promoted(promoting or watched, twin.native)
+                if twin.exact
+                else nullcontext(Promotion())
+            ) as promotion:
                 moved.append(run_alike())
             twin.promotes |= promotion.needed
     return [truth, *moved]

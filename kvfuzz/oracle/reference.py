@@ -13,8 +13,9 @@ from kvfuzz.case.layout import Layout, layout
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.noise import Unmeasurable, logits_noise
-from kvfuzz.oracle.tolerance import Tolerance, constant, declared, measured
+from kvfuzz.oracle.tolerance import Basis, Tolerance, constant, declared, measured
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
+from kvfuzz.subjects.float64 import TwinlessSubject
 from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import Rows, run_uncached
 
@@ -121,7 +122,8 @@ def tolerance_for(
         return constant(logits, getattr(subject, "width", None), dtype, leeway)
     for row, length in enumerate(layout(case).lengths):
         found[row, length:] = 0.0  # positions that only fill up a sequence do not count
-    return measured(logits, found, dtype, leeway)
+    basis: Basis = "own dtype" if isinstance(subject, TwinlessSubject) else "measured"
+    return measured(logits, found, dtype, leeway, basis)
 
 
 def find_prefixwise(

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name, epsilon
 
-Basis = Literal["measured", "constant", "declared"]
-"""The source of a tolerance: the noise of the case, a constant, or what the subject declares."""
+Basis = Literal["measured", "own dtype", "constant", "declared"]
+"""The source of a tolerance: the noise of the case, measured by the float64 twin or, without it, in
+the subject's own dtype; a constant; or what the subject declares."""
 
 
 # The bound in units of the floor, the sum in parentheses above. Correct decoders reach half of the
@@ -74,7 +75,13 @@ class Tolerance:
         return replace(self, allowed=places(self.allowed), weak=places(self.weak))
 
 
-def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Tolerance:
+def measured(
+    uncached: Tensor,
+    noise: Tensor,
+    dtype: torch.dtype,
+    leeway: float = 1.0,
+    basis: Basis = "measured",
+) -> Tolerance:
     """Returns the tolerance of `uncached` [batch, time, features], whose `noise` [batch, time] was
     measured for `dtype`. `leeway` multiplies the bound (`kvfuzz.subjects.calibration`)."""
     noise = noise.double()
@@ -84,7 +91,7 @@ def measured(uncached: Tensor, noise: Tensor, dtype: torch.dtype, leeway: float 
     floor = (noise * largest).sqrt().masked_fill(~finite, torch.inf)
     floor = floor + 2 * ROUNDOFF[dtype] * scale
     bound = kappa(dtype) * leeway * floor
-    return Tolerance(bound[..., None] * shares, bound > WEAK * scale, dtype, "measured")
+    return Tolerance(bound[..., None] * shares, bound > WEAK * scale, dtype, basis)
 
 
 def constant(

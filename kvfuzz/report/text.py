@@ -21,6 +21,7 @@ from kvfuzz.subjects.trace import Site
 
 BASES = {
     "measured": "from the noise of the uncached path",
+    "own dtype": "from the noise of the uncached path in this dtype, without the float64 twin",
     "constant": "a constant, scaled to the largest logit there",
     "declared": "as the subject declares for its cache",
 }
@@ -170,6 +171,11 @@ def _counts(hunt: Hunt) -> str:
         lines.append(
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
             "no weights, or does not run in float64); valid only for weights of ordinary scale"
+        )
+    if "own dtype" in hunt.bases:
+        lines.append(
+            "  without the float64 twin: noise is measured in the subject's own dtype, and a fault "
+            "smaller than its rounding is not seen (docs/limits.md)"
         )
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")

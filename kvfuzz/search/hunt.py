@@ -295,8 +295,10 @@ def _follow_up(hunt: Hunt, factory: Factory, plan: Plan, settings: FuzzSettings)
 
     def saved(failure: Shrunk, explanation: Explanation | None = None) -> Hunt:
         location = explanation.location.summary() if explanation and explanation.location else None
-        case, verdict, device = failure.case, failure.verdict, settings.options.device
-        found = make_counterexample(factory.name, case, verdict, location, device)
+        case, verdict, options = failure.case, failure.verdict, settings.options
+        found = make_counterexample(
+            factory.name, case, verdict, location, options.device, options.twin
+        )
         path = None if folder is None else found.save(folder)
         return replace(
             hunt, failure=failure, explanation=explanation, counterexample=found, path=path

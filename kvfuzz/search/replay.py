@@ -111,6 +111,8 @@ def _locate_in_float64(
 ) -> Location | None:
     """Locates the counterexample in float64, where no rounding hides it; returns None if the
     subject does not run in float64."""
+    if not options_of(found, device).twin:
+        return None
     case = replace(found.case, dtype="float64")
     with suppress(UsageError, InvalidSubject):
         factory, case = _load(replace(found, case=case), name, device)
@@ -145,25 +147,28 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
 
 
 def _load(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:
-    where = device or recorded_device(found)
-    return load_for(name, where, found.case, another=name != found.subject)
+    options = options_of(found, device)
+    return load_for(name, options, found.case, another=name != found.subject)
 
 
-def recorded_device(found: Counterexample) -> str:
-    """Returns the device that the counterexample was found on."""
-    return str(found.environment.get("device", "cpu"))
+def options_of(found: Counterexample, device: str | None = None) -> Options:
+    """Returns the options that the counterexample was found with: its device, unless another is
+    asked for, and whether there was a float64 twin."""
+    recorded = found.environment
+    where = device or str(recorded.get("device", "cpu"))
+    return Options(device=where, twin=recorded.get("twin") is not False)
 
 
-def load_for(name: str, device: str, case: Case, another: bool) -> tuple[Factory, Case]:
+def load_for(name: str, options: Options, case: Case, another: bool) -> tuple[Factory, Case]:
     """Loads the factory called `name`, with the configuration of `case`; returns it and the case.
 
     If it is `another` subject than the recorded one and does not take the recorded configuration or
     dtype, it runs the same tokens and schedule with its own.
     """
     try:
-        return load(name, Options(device=device, dtype=case.dtype, config=case.config)), case
+        return load(name, replace(options, dtype=case.dtype, config=case.config)), case
     except UsageError:
         if not another:
             raise
-    factory = load(name, Options(device=device))
+    factory = load(name, options)
     return factory, replace(case, config=factory.first_config(), dtype=factory.dtypes[0])

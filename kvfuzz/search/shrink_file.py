@@ -14,7 +14,7 @@ from kvfuzz.case.files import check_writable, write_json
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, UsageError
 from kvfuzz.search.judge import judge_by
-from kvfuzz.search.replay import Replayed, load_for, recorded_device, replay
+from kvfuzz.search.replay import Replayed, load_for, options_of, replay
 from kvfuzz.search.shrink import Bound, Shrunk, judge_like, shrink
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
@@ -51,21 +51,22 @@ def shrink_file(
     if announce is not None:
         announce(found, name)
     try:
-        return _shrink(path, found, name, device or recorded_device(found), bound)
+        return _shrink(path, found, name, options_of(found, device), bound)
     except KvfuzzError as error:
         raise UsageError(f"{path}: {error}") from error
 
 
 def _shrink(
-    path: Path, found: Counterexample, name: str, device: str, bound: Bound | None
+    path: Path, found: Counterexample, name: str, options: Options, bound: Bound | None
 ) -> ShrunkFile:
-    factory, case, verdict = _run(found, name, device)
+    factory, case, verdict = _run(found, name, options)
+    device, twin = options.device, options.twin
     if not verdict.diverged:
         return ShrunkFile(case, None, Replayed(path, found, name, verdict))
     judged = partial(judge_like, verdict, factory)
     space = space_of(factory)
     shrunk = shrink(case, verdict, judged, space, bound, stops=(KeyboardInterrupt,))
-    smaller = make_counterexample(name, shrunk.case, shrunk.verdict, None, device)
+    smaller = make_counterexample(name, shrunk.case, shrunk.verdict, None, device, twin)
     if shrunk.case != found.case:
         # Before it is located, which may be interrupted again.
         write_json(path, smaller.to_json())
@@ -78,14 +79,14 @@ def _shrink(
     return ShrunkFile(case, shrunk, again)
 
 
-def _run(found: Counterexample, name: str, device: str) -> tuple[Factory, Case, Verdict]:
+def _run(found: Counterexample, name: str, options: Options) -> tuple[Factory, Case, Verdict]:
     """Runs the counterexample with a factory that may draw other settings; with the recorded ones
     fixed, if it does not diverge there."""
     law = str(found.verdict.get("law", "agreement"))
     with suppress(KvfuzzError):
-        factory = load(name, Options(device=device))
+        factory = load(name, options)
         verdict = judge_by(law, factory.subject(found.case), found.case, factory.name)
         if verdict.diverged:
             return factory, found.case, verdict
-    factory, case = load_for(name, device, found.case, another=name != found.subject)
+    factory, case = load_for(name, options, found.case, another=name != found.subject)
     return factory, case, judge_by(law, factory.subject(case), case, factory.name)

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from kvfuzz.errors import UsageError
 from kvfuzz.subjects.protocol import METHODS, OFFERED
-from kvfuzz.subjects.tensors import free_memory, walk
+from kvfuzz.subjects.tensors import LARGE, free_bytes, free_memory, walk
 
 _NARROW = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16}
 
@@ -100,6 +101,7 @@ class Twin:
 
     def __init__(self, subject: Any, always: bool = False) -> None:
         self.always = always
+        self.exact = True
         self.stays = self.promotes = False
         roots = [subject, getattr(subject, "model", None)]
         things = list(walk(roots, modules=True))
@@ -125,6 +127,7 @@ class Twin:
                 yield promotion
             return
         if self._doubles is None:
+            _require_room(self._tensors)
             self._doubles = [_double(tensor) for tensor in self._tensors]
         # The modes that watch the subject (Promotion, the locator's tracer) must not see this.
         with torch._C.DisableTorchFunction():
@@ -211,6 +214,35 @@ class Float64Subject:
         return called
 
 
+class TwinlessSubject:
+    """`subject`, which never runs in float64: its noise is measured in its own dtype.
+
+    For a model whose float64 twin does not fit into memory. A fault that is smaller than the
+    rounding of its dtype is then not seen.
+    """
+
+    perturbed = None
+
+    def __init__(self, subject: Any) -> None:
+        self.subject = subject
+        self.twin = _Itself(subject)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.subject, name)
+
+
+class _Itself(Twin):
+    """Stands for the twin of a TwinlessSubject: runs the subject as it is."""
+
+    def __init__(self, subject: Any) -> None:
+        super().__init__(subject)
+        self.exact = False
+
+    @contextmanager
+    def running(self, promoting: bool = True) -> Iterator[Promotion]:  # noqa: ARG002
+        yield Promotion()
+
+
 def twin_of(subject: Any) -> Twin:
     """Returns the `twin` of `subject` if it has one, else a new one."""
     own = getattr(subject, "twin", None)
@@ -234,6 +266,19 @@ def _exchange(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     for tensor, other in zip(tensors, others, strict=True):
         if tensor.dtype != other.dtype:
             tensor.data = other
+
+
+def _require_room(tensors: Sequence[Tensor]) -> None:
+    """Raises UsageError if float64 copies of `tensors` do not fit into free memory: the system
+    would end the process without a word."""
+    others = (one for one in tensors if one.dtype != torch.float64 and one.device.type == "cpu")
+    need = sum(8 * one.numel() for one in others)
+    free = free_bytes() if need > LARGE else None
+    if free is not None and need > free:
+        raise UsageError(
+            f"the float64 twin of this model needs {need / 1e9:.1f} GB of memory and "
+            f"{free / 1e9:.1f} GB are free: --no-twin fuzzes without it, and sees less"
+        )
 
 
 def _is_inexact(tensor: Tensor) -> bool:
@@ -260,10 +305,10 @@ _EMBEDDED = 32
 def perturbing(
     weights: Sequence[Tensor], values: Sequence[Tensor] | None = None
 ) -> Iterator[Callable[[float, int], None]]:
-    """Yields `perturb(size, draw)`, which multiplies each entry of the float64 `weights`, and of
-    all embedded tokens, by 1 + size or 1 - size; random signs number `draw` decide which. The
-    weights are restored when the context ends, from `values`, tensors of the same numbers, or else
-    from copies."""
+    """Yields `perturb(size, draw)`, which multiplies each entry of the `weights`, and of all
+    embedded tokens, by 1 + size or 1 - size; random signs number `draw` decide which. The product
+    is rounded to the dtype of the weight, float64 in a twin. The weights are restored when the
+    context ends, from `values`, tensors of the same numbers, or else from copies."""
     embedding, now = F.embedding, [0.0, 0]
 
     @functools.wraps(embedding)
@@ -273,9 +318,11 @@ def perturbing(
         found = embedding(*args, **kwargs)
         with torch._C.DisableTorchFunction():  # hidden from the modes that watch the subject
             sign = signs(found.numel(), int(now[1]) + _EMBEDDED).view(found.shape)
-            return found * (1 + now[0] * sign.to(found.device))
+            moved = found * (1 + now[0] * sign.to(found.device))
+            return moved if in_float64 else moved.to(found.dtype)
 
     with torch.no_grad():
+        in_float64 = all(weight.dtype == torch.float64 for weight in weights)
         pieces = list(_pieces(weights, values))
         sizes = [value.numel() for _, value in pieces]
 
@@ -284,7 +331,10 @@ def perturbing(
             for (weight, value), sign in zip(pieces, _signs_of(sizes, draw), strict=True):
                 # In place, so that a view of a weight that the subject keeps sees it too.
                 exact, moved = value.double(), sign.to(weight.device).view(weight.shape)
-                torch.addcmul(exact, exact, moved, value=size, out=weight)
+                if in_float64:
+                    torch.addcmul(exact, exact, moved, value=size, out=weight)
+                else:
+                    weight.copy_(torch.addcmul(exact, exact, moved, value=size))
 
         F.embedding = embedded
         try:
@@ -317,7 +367,7 @@ def _pieces(
 def _copy(weight: Tensor) -> Tensor:
     """Returns a copy of `weight`. That of a large one is float32 if this loses nothing, as of a
     float32 checkpoint that was read in float64."""
-    if weight.numel() > _PIECE:
+    if weight.numel() > _PIECE and weight.dtype == torch.float64:
         narrow = weight.float()
         if bool((narrow == weight).all()):
             return narrow

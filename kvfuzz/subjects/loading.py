@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ import torch
 from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.calibration import Calibration
+from kvfuzz.subjects.float64 import TwinlessSubject
 from kvfuzz.subjects.native_dtype import Build, find_dtypes, native_dtype, put
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import seeded
@@ -41,12 +42,17 @@ SCHEMES = {
 @dataclass(frozen=True)
 class Options:
     """The user's settings for all cases: the device, the dtype (None: each case draws one), values
-    of configuration fields, and a calibration of the subject, if there is one."""
+    of configuration fields, and a calibration of the subject, if there is one.
+
+    Without `twin` no case runs in float64, and noise is measured in the subject's own dtype: for a
+    model whose float64 twin does not fit into memory. No fault below that rounding is then seen.
+    """
 
     device: str = "cpu"
     dtype: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
+    twin: bool = True
 
     def leeway(self, dtype: str) -> float:
         """Returns the factor of the allowed difference in `dtype`, by the calibration if any."""
@@ -55,6 +61,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.dtype == "float64" and not self.twin:
+            raise UsageError("dtype float64 needs the float64 twin: leave out --no-twin")
         _check_device(self.device)
 
 
@@ -74,11 +82,11 @@ def load(name: str, options: Options | None = None) -> Factory:
     if head in SCHEMES:
         module, _, attribute = SCHEMES[head].partition(":")
         loader: Loader = getattr(importlib.import_module(module), attribute)
-        return loader(rest, options)
+        return _without_twin(loader(rest, options), options)
     for entry in entry_points(group="kvfuzz.subjects"):
         if entry.name == head:
             loader = entry.load()
-            return loader(rest, options)
+            return _without_twin(loader(rest, options), options)
     if not colon or not rest:
         raise InvalidSubject(
             f"unknown subject {name!r}{_hint(head)}: name {', '.join(schemes())}, "
@@ -111,12 +119,23 @@ def as_factory(thing: Any, name: str | None = None, options: Options | None = No
     options = options or Options()
     name = name or _find_name(thing)
     if hasattr(thing, "uncached") and not inspect.isclass(thing):
-        return _wrap_subject(thing, name, options)
+        return _without_twin(_wrap_subject(thing, name, options), options)
     if callable(thing):
-        return _wrap_callable(thing, name, options)
+        return _without_twin(_wrap_callable(thing, name, options), options)
     raise InvalidSubject(
         f"{name} is neither a subject nor a factory of one: it is a {type(thing).__name__}"
     )
+
+
+def _without_twin(factory: Factory, options: Options) -> Factory:
+    """Returns `factory`, or one of subjects that never run in float64 if the user asks for it."""
+    if options.twin:
+        return factory
+
+    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
+        return TwinlessSubject(factory.build(seed, dtype, config))
+
+    return replace(factory, build=build, dtypes=factory.dtypes[:1])
 
 
 def _wrap_subject(subject: Any, name: str, options: Options) -> Factory:
@@ -128,7 +147,7 @@ def _wrap_subject(subject: Any, name: str, options: Options) -> Factory:
     def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
         return put(subject, name, dtype if dtype and dtype != native else None, options.device)
 
-    return Factory(name, build, find_dtypes(build, {}, name, options.dtype), seeded=False)
+    return Factory(name, build, _find_dtypes(build, {}, name, options), seeded=False)
 
 
 def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
@@ -147,12 +166,20 @@ def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
     build = _builder(call, name, options, frozenset(parameters))
     try:
-        dtypes = find_dtypes(build, first, name, options.dtype)
+        dtypes = _find_dtypes(build, first, name, options)
     except KvfuzzError:
         raise
     except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
     return Factory(name, build, dtypes, choices, dict(options.config), seeded="seed" in parameters)
+
+
+def _find_dtypes(
+    build: Build, config: Mapping[str, Any], name: str, options: Options
+) -> tuple[str, ...]:
+    if options.twin:
+        return find_dtypes(build, config, name, options.dtype)
+    return (native_dtype(build(0, options.dtype or "", config), name),)
 
 
 def _builder(call: Any, name: str, options: Options, parameters: frozenset[str]) -> Build:

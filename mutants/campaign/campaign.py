@@ -65,6 +65,7 @@ class Campaign:
             "subject": self.plan.subject,
             "device": options.device,
             "dtype": options.dtype,
+            "twin": options.twin,
             "config": dict(options.config),
             "calibration": (calibration.to_json(), calibration.path) if calibration else None,
             "expected": [asdict(each) for each in self.plan.expected],
@@ -88,7 +89,9 @@ def is_expected(plan: Plan, case: Case) -> bool:
 def read_campaign(data: dict[str, Any]) -> tuple[Factory, Campaign]:
     """Returns the campaign that `to_json` gave, and the factory of its subject."""
     calibration = calibration_of(*data["calibration"]) if data["calibration"] else None
-    options = Options(data["device"], data["dtype"], data["config"], calibration)
+    options = Options(
+        data["device"], data["dtype"], data["config"], calibration, data.get("twin", True)
+    )
     factory = load(data["subject"], options)
     expected = tuple(
         Expectation(**{**each, "elements": tuple(each["elements"])}) for each in data["expected"]

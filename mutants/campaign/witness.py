@@ -123,8 +123,10 @@ class _Search:
             location = locate(factory, case) if verdict.law in LOCATED else Location(None)
         first = location.first.site if location.first else None
         site = location.latent[0].site if location.latent else first
-        device = self.prepared.campaign.plan.options.device
-        found = make_counterexample(factory.name, case, verdict, location.summary(), device)
+        options = self.prepared.campaign.plan.options
+        found = make_counterexample(
+            factory.name, case, verdict, location.summary(), options.device, options.twin
+        )
         # A round trip through JSON, so that a result is the same from every process.
         told = found.to_json(), [asdict(cell) for cell in location.cells]
         data, cells = json.loads(json.dumps(told))

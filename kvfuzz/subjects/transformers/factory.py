@@ -50,7 +50,8 @@ def factory(rest: str, options: Options) -> Factory:
     source = find_source(rest, decoder_alone=fixed.get("is_encoder_decoder") is False)
     attentions = _attentions(source, fixed)
     random = source.checkpoint is None
-    dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
+    drawn = ("float32", "float64") if options.twin else ("float32",)
+    dtypes = (options.dtype,) if options.dtype else drawn
     module = _module_builder(source, attentions[0], options.device)
     choices = _choices(source, attentions, fixed)
     first = {word: values[0] for word, values in choices.items()} | dict(fixed)
