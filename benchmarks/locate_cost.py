@@ -1,134 +1,117 @@
-"""Measures what `kvfuzz locate` costs, in multiples of the two plain runs of the case.
-
-    python benchmarks/locate_cost.py
-    python benchmarks/locate_cost.py --only llama --steps 2 --steps 9
-
-Each fault is located by programs of so many steps. The figure is the one that `kvfuzz locate`
-prints: the time of locating over that of one plain uncached and one plain cached run, both measured
-in the same call, in wall clock on one thread; the median and the largest of the repeats. It leaves
-out which paths agree, which a hunt has found already; the last column is the whole call, with that.
-
-Exit code 1 if a median is above 10.
-"""
+"""The cost of locating: the whole of `kvfuzz.locate` against the two plain runs of the case."""
 
 from __future__ import annotations
 
-import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import click
 import torch
 
 import kvfuzz
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchmarks.faulty_decoders import FaultyDecoder
+from benchmarks.row import Measurement, NotRun
+from benchmarks.timing import command_seconds, import_torch_seconds, interleave
 from kvfuzz.case.layout import layout
-from kvfuzz.subjects.loading import Options, as_factory, load
+from kvfuzz.localize.location import Location
+from kvfuzz.subjects.loading import as_factory
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
+from mutants.library.mutant_scheme import with_mutant
+from mutants.library.registry import find
 from tests.quality.injected.bench import Bench
+from tests.quality.injected.copies import RELEASE, installed_release
 from tests.quality.injected.faults import FAULTS
-from tests.subjects import decoders, faulty_decoders
 
-MOST = 10.0
-"""The highest median cost that passes."""
-PROGRAM = (3, 1, 2, 1, 1, 2, 1, 1, 3)
-COPIES = (
-    "llama.position_one_too_far",
-    "llama.logits_scaled",
-    "gpt2.position_one_too_far",
-    "gemma2.norm_gain",
-)
-WRITTEN = {
-    "decoder, heads": decoders.decoder(mixer=faulty_decoders.SharesTheWrongWay),
-    "decoder, fused": decoders.decoder(mixer=faulty_decoders.SplitsInAnotherOrder),
-    "decoder, kernel": decoders.decoder(mixer=faulty_decoders.KernelWithoutScale),
-    "decoder, late": decoders.decoder(block=faulty_decoders.AddsTwice),
-    "decoder, room": faulty_decoders.WritesEarlyDecoder,
-    "decoder, recurrent": type(
-        "ForgetsItsGateDecoder",
-        (decoders.RecurrentDecoder,),
-        {"mixer": faulty_decoders.ForgetsItsGate},
-    ),
-    "decoder, clean": decoders.Decoder,
-}
+PROGRAMS = {"prefill": (6, 1, 1), "decode": (1,) * 20}
+"""Rows of 8 tokens, of which the first decode goes wrong, and rows of 20, of which the second token
+does."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Multiples of the plain runs: the printed cost, and that of the whole call."""
+FRESH = """
+import time, torch
+started = time.process_time()
+import kvfuzz
+from benchmarks.faulty_decoders import ThreeOperations
+found = kvfuzz.locate(ThreeOperations, kvfuzz.Case(((1, 2, 3, 4, 5, 6, 7, 8),), (6, 1, 1)))
+print(time.process_time() - started, found.first.source.text)
+"""
 
-    printed: float
-    whole: float
+
+def decoder(layers: int, program: str, repeats: int) -> Measurement:
+    """Of a decoder written by hand with torch's own modules."""
+
+    def at_its_line(found: Location) -> bool:
+        return found.first is not None and "# the fault" in str(found.first.source.text)
+
+    return _measure(as_factory(lambda: FaultyDecoder(layers)), program, repeats, at_its_line)
 
 
-@click.command()
-@click.option("--only", default="", help="Subjects whose name holds this.", metavar="NAME")
-@click.option("--steps", multiple=True, type=click.IntRange(1, 9), default=(2, 3, 5, 9))
-@click.option("--repeats", default=7, show_default=True, type=click.IntRange(1))
-def main(only: str, steps: tuple[int, ...], repeats: int) -> None:
+def zoo(program: str, repeats: int) -> Measurement:
+    """Of the built-in decoder, which reports its states."""
+    fault = find("position.stops_after_the_prompt")
+
+    def at_its_site(found: Location) -> bool:
+        return found.first is not None and found.first.site == fault.site
+
+    return _measure(with_mutant(as_factory("zoo"), fault), program, repeats, at_its_site)
+
+
+def llama(program: str, repeats: int) -> Measurement:
+    """Of a copy of transformers' llama, whose positions are one too far."""
+    if installed_release() != RELEASE:
+        raise NotRun(f"needs transformers {RELEASE}, got {installed_release()}")
+    fault = next(fault for fault in FAULTS if fault.name == "llama.position_one_too_far")
+    with TemporaryDirectory() as folder, Bench(Path(folder)).injected(fault) as injected:
+
+        def at_its_line(found: Location) -> bool:
+            return injected.hit(injected.line(found)) in ("injected", "reached")
+
+        return _measure(injected.factory, program, repeats, at_its_line)
+
+
+def three_operations(repeats: int) -> Measurement:
+    """Of a decoder of three operations, whose plain runs take next to no time: in a process that
+    has imported torch, with the import of kvfuzz."""
+    named: list[str] = []
+
+    def located() -> float:
+        _, told = command_seconds((sys.executable, "-c", FRESH))
+        seconds, line = told.strip().split(" ", 1)
+        named.append(line)
+        return float(seconds)
+
+    pairs = interleave(located, import_torch_seconds, repeats)
+    wrong = [line for line in named if "# the fault" not in line]
+    return Measurement(pairs, "at the line of the fault", f"it named {wrong[0]}" if wrong else None)
+
+
+def _measure(
+    factory: Factory, program: str, repeats: int, is_right: Callable[[Location], bool]
+) -> Measurement:
+    """Locates the fault of `factory` in two rows, in float64, against the two plain runs; both on a
+    subject that is built."""
     torch.set_num_threads(1)
-    above = False
-    with tempfile.TemporaryDirectory() as folder:
-        for name, factory, vocabulary in _subjects(Bench(Path(folder)), only):
-            for count in steps:
-                costs = _costs(factory, _case(factory, count, vocabulary), repeats)
-                middle = statistics.median(cost.printed for cost in costs)
-                above |= middle > MOST
-                click.echo(
-                    f"{name:28} {count} steps: {middle:5.1f}, at most "
-                    f"{max(cost.printed for cost in costs):5.1f}; whole call "
-                    f"{statistics.median(cost.whole for cost in costs):5.1f}"
-                )
-    sys.exit(1 if above else 0)
-
-
-def _subjects(bench: Bench, only: str) -> Iterator[tuple[str, Factory, int]]:
-    """Yields the subjects with their names and vocabulary sizes. Mamba of transformers needs no
-    injected fault: it is wrong when a chunk follows a state."""
-    for fault in FAULTS:
-        if fault.name in COPIES and only in fault.name:
-            with bench.injected(fault) as injected:
-                yield fault.name, injected.factory, 64
-    if only in "mamba":
-        yield "mamba", load("transformers:mamba", Options(dtype="float64")), 64
-    for name, subject in WRITTEN.items():
-        if only in name:
-            yield name, as_factory(subject), decoders.VOCAB
-
-
-def _case(factory: Factory, steps: int, vocabulary: int) -> kvfuzz.Case:
-    schedule = PROGRAM[:steps]
-    tokens = tuple(
-        tuple((11 * row + 7 * at + 3) % vocabulary for at in range(sum(schedule)))
-        for row in range(2)
+    schedule, most = PROGRAMS[program], factory.limits().vocab_size
+    rows = (
+        tuple((11 * row + 7 * at + 3) % most for at in range(sum(schedule))) for row in range(2)
     )
-    dtype = "float64" if "float64" in factory.dtypes else factory.dtypes[0]
-    return kvfuzz.Case(tokens, schedule, 1, dtype, factory.first_config())
-
-
-def _costs(factory: Factory, case: kvfuzz.Case, repeats: int) -> list[Cost]:
-    """Returns the costs of so many calls, after one to warm up."""
+    case = kvfuzz.Case(tuple(rows), schedule, 0, "float64", factory.first_config())
     subject = factory.subject(case)
-    kvfuzz.locate(factory, case)
-    costs = []
-    for _ in range(repeats):
-        started = time.perf_counter()
+    found: list[Location] = []
+
+    def plain() -> None:
         run_uncached(subject, layout(case).sequences)
         run_cached(subject, case)
-        between = time.perf_counter()
-        found = kvfuzz.locate(factory, case)
-        whole = (time.perf_counter() - between) / (between - started)
-        if found.cost is not None:
-            costs.append(Cost(found.cost, whole))
-    return costs
 
-
-if __name__ == "__main__":
-    main()
+    built = replace(factory, build=lambda *_: subject)
+    pairs = interleave(lambda: found.append(kvfuzz.locate(built, case)), plain, repeats)
+    wrong = [one for one in found if not is_right(one)]
+    first = found[0].first
+    return Measurement(
+        pairs,
+        f"{first.site} in step {first.step + 1}" if first else "",
+        "it is not located at its fault" if wrong else None,
+    )

@@ -6,6 +6,12 @@ from benchmarks.row import Row
 
 BARE = "the bare passes of the same cases"
 TORCH = "import torch"
+LOCATED = (
+    *((f"{n}-layers", f"a torch decoder of {n} layers", "decoder", (n,)) for n in (1, 4, 12)),
+    ("zoo", "the built-in decoder", "zoo", ()),
+    ("llama", "a copy of transformers' llama", "llama", ()),
+)
+PROGRAM_WORDS = {"prefill": "rows of 8, prefilled", "decode": "rows of 20, token by token"}
 
 ROWS = (
     Row(
@@ -95,6 +101,27 @@ ROWS = (
             (length,),
         )
         for length in (16, 32, 64, 128, 256, 512)
+    ),
+    Row(
+        "locate-three-operations",
+        "locating a bug in a decoder of three operations, with the import of kvfuzz",
+        TORCH,
+        0.3,
+        "benchmarks.locate_cost:three_operations",
+        repeats=7,
+    ),
+    *(
+        Row(
+            f"locate.{name}-{program}",
+            f"locating a bug in {what}, {PROGRAM_WORDS[program]}",
+            "the two plain runs",
+            10.0,
+            f"benchmarks.locate_cost:{function}",
+            (*arguments, program),
+            repeats=15,
+        )
+        for name, what, function, arguments in LOCATED
+        for program in PROGRAM_WORDS
     ),
     Row(
         "cases-to-kill",

@@ -26,6 +26,8 @@ BOUNDS = {
     "clean-cases": 5.0,
     "noise-floor": 4.0,
     "all-prefixes": 1.3,
+    "locate-three-operations": 0.3,
+    "locate": 10.0,
     "cases-to-kill": 1 / 3,
     "readme.try": 45.0,
     "readme.test": 300.0,

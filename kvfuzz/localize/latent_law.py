@@ -13,7 +13,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.localize.location import Latent, find_latents
 from kvfuzz.localize.operations.first_difference import latent_cells
-from kvfuzz.localize.operations.traced_case import find_diverging_step, trace_case
+from kvfuzz.localize.operations.traced_case import trace_case
 from kvfuzz.localize.traced_states import (
     ExpectedStates,
     can_trace,
@@ -70,6 +70,6 @@ def find_first_latent(
                 return find_latents(difference_map([one]))[0], count
         return None, count
     traced = trace_case(subject, case)
-    if find_diverging_step(traced) is not None or not traced.comparisons:
+    if traced.diverging_step is not None or not traced.comparisons:
         return None, 0
     return next(iter(find_latents(latent_cells(traced))), None), len(traced.comparisons)

@@ -9,15 +9,16 @@ A case is located by states, by operations or by logits, in this order:
 
 from __future__ import annotations
 
+import gc
 import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.layout import layout
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize import traced_states
 from kvfuzz.localize.causes import Facts, advice, find_cause
@@ -34,16 +35,15 @@ from kvfuzz.localize.operations.first_difference import (
 from kvfuzz.localize.operations.reference_runs import logits_agree
 from kvfuzz.localize.operations.traced_case import (
     TracedCase,
-    find_diverging_step,
-    trace_case,
+    trace_to_divergence,
     trace_uncached,
 )
-from kvfuzz.localize.paths import PathGroups, compare_paths, find_suspect
+from kvfuzz.localize.paths import PathGroups, PlainRuns, compare_paths, find_suspect, run_both
 from kvfuzz.oracle.agreement import check_against
 from kvfuzz.oracle.reference import find_reference
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory, Subject
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.subjects.run import seeded
 from kvfuzz.subjects.trace import Site
 
 
@@ -86,43 +86,38 @@ def _locate_in_dtype(
     factory: Factory, case: Case, paths: PathGroups | None, strict: bool
 ) -> Location:
     subject = factory.subject(case)
-    plain = _run_plain(subject, case)
-    paths = paths or _compare_paths(subject, case)
+    plain = run_both(subject, case)
+    paths = paths or _compare_paths(subject, case, plain)
     suspect, sentence = find_suspect(paths)
-    started = time.perf_counter()
-    if traced_states.can_trace(subject):
-        found = _by_states(subject, case, strict)
-    else:
-        found = _by_operations(subject, case, paths, strict, plain)
-        if not found.located and not found.cells:
-            found = _by_logits(subject, case, factory.name)
-    cost = (time.perf_counter() - started) / plain.seconds if plain.seconds else None
+    started = time.process_time()
+    with _paused_collector():
+        if traced_states.can_trace(subject):
+            found = _by_states(subject, case, strict)
+        else:
+            seen = _by_operations(subject, case, paths, strict, plain)
+            found = seen or _by_logits(subject, case, factory.name)
+    cost = (time.process_time() - started) / plain.seconds if plain.seconds else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     cells = _cells_with_first(found)
     return replace(found, suspect=suspect, cost=cost, notes=notes, cells=cells)
 
 
-@dataclass(frozen=True)
-class _PlainRuns:
-    """The two runs of a case without recording: how long both took, and their logits; `cached` is
-    None if that path raised."""
-
-    seconds: float
-    uncached: Tensor
-    cached: Tensor | None
-
-
-def _run_plain(subject: Subject, case: Case) -> _PlainRuns:
-    started, cached = time.perf_counter(), None
-    uncached = run_uncached(subject, layout(case).sequences)
-    with suppress(CachedPathRaised, Refused):
-        cached = run_cached(subject, case)
-    return _PlainRuns(time.perf_counter() - started, uncached, cached)
-
-
-def _compare_paths(subject: Subject, case: Case) -> PathGroups | None:
+@contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Pauses the garbage collector. A recording makes so many objects that it would run all the
+    time, over everything that the process holds, and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        return compare_paths(subject, case)
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _compare_paths(subject: Subject, case: Case, plain: PlainRuns) -> PathGroups | None:
+    try:
+        return compare_paths(subject, case, plain)
     except KvfuzzError:
         raise
     except Exception:
@@ -158,17 +153,18 @@ def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
 
 
 def _by_operations(
-    subject: Subject, case: Case, paths: PathGroups | None, strict: bool, plain: _PlainRuns
-) -> Location:
-    """Locates by every operation that the subject's torch modules compute."""
+    subject: Subject, case: Case, paths: PathGroups | None, strict: bool, plain: PlainRuns
+) -> Location | None:
+    """Locates by every operation that the subject computes with torch; None if the logits differ
+    and nothing inside could be compared."""
     if find_suspect(paths)[0] == "uncached":
         traced = trace_uncached(subject, case)
     else:
         prefixes_agree = paths is not None and paths.prefixes_agree
-        traced = trace_case(subject, case, plain.uncached, prefixes_agree)
+        traced = trace_to_divergence(subject, case, plain.uncached, plain.cached, prefixes_agree)
     if not traced.raised and not shows_logits(traced):
-        return Location(None)
-    step = find_diverging_step(traced)
+        return None
+    step = traced.diverging_step
     notes = _notes_on_recording(traced, plain.cached, subject)
     latent = find_latents(latent_cells(traced)) if step is None else ()
     found = None
@@ -180,6 +176,8 @@ def _by_operations(
     cells = tuple(map_cells(traced, step))
     if step is None and not (latent and strict):
         return Location(None, latent=latent, cells=cells, notes=notes)
+    if found is None and not cells and not traced.raised:
+        return None
     if found is None:
         return Location(None, cells=cells, notes=(*notes, _note_nothing_differs(traced)))
     first, compared, blamed = found
@@ -200,7 +198,7 @@ def _notes_on_recording(
     recorded = traced.logits
     if recorded is None or plain is None:
         return tuple(notes)
-    if not logits_agree(recorded, plain, subject):
+    if not logits_agree(recorded, plain[: len(recorded), : recorded.shape[1]], subject):
         notes.append(
             "the cached path gave other logits when it was recorded: it is not deterministic, or "
             "recording changes what it does"

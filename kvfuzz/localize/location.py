@@ -109,9 +109,9 @@ class Location:
     `kvfuzz.localize.causes.CAUSES`, and `advice` says in a sentence what to look at first.
     `evidence` says of the positions, the masks, and the keys and values of earlier positions and of
     the new tokens whether they differ or agree. `suspect` is the path to suspect. `cells` are the
-    map of differences, `latent` the states that differ while the logits agree. `cost` is the time
-    that locating took, in multiples of that of the two plain runs of the case. `notes` say what
-    could not be seen.
+    map of differences, `latent` the states that differ while the logits agree. `cost` is the CPU
+    time that locating took, in multiples of that of the two plain runs of the case. `notes` say
+    what could not be seen.
     """
 
     first: Divergence | None

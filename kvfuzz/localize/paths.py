@@ -6,16 +6,20 @@ tokens of a row; cached, by the steps of the case.
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.layout import layout
+from kvfuzz.case.layout import Layout, layout
+from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize.location import Suspect
 from kvfuzz.oracle.compare import compare
-from kvfuzz.oracle.reference import prefixwise_logits, tolerance_for
+from kvfuzz.oracle.reference import agree, prefixwise_logits, tested_prefix, tolerance_for
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
@@ -42,31 +46,94 @@ class PathGroups:
         return any(set(UNCACHED) <= set(group) for group in self.groups)
 
 
-def compare_paths(subject: Subject, case: Case) -> PathGroups | None:
-    """Groups the paths by agreement on `case`; None if one of them raised."""
+@dataclass(frozen=True)
+class PlainRuns:
+    """The two runs of a case that its verdict compares: the `uncached` logits [sequences, time,
+    vocab] of its sequences, those of the `cached` path (None if that raised), and the `seconds` of
+    CPU time that both took."""
+
+    uncached: Tensor
+    cached: Tensor | None
+    seconds: float
+
+
+def run_both(subject: Subject, case: Case) -> PlainRuns:
+    """Runs both paths of `subject` on `case`. Raises what the uncached path raises."""
+    started, cached = time.process_time(), None
+    uncached = run_uncached(subject, layout(case).sequences)
+    with suppress(CachedPathRaised, Refused):
+        cached = run_cached(subject, case)
+    return PlainRuns(uncached, cached, time.process_time() - started)
+
+
+def compare_paths(
+    subject: Subject, case: Case, plain: PlainRuns | None = None
+) -> PathGroups | None:
+    """Groups the paths by agreement on `case`; None if one of them raised. `plain` are the runs of
+    the case, if they are known."""
     found = layout(case)
-    try:
-        whole = run_uncached(subject, found.sequences)
-        each = prefixwise_logits(subject, case, "subject")
-        if isinstance(each, Exception):
-            return None
-        at_once = run_cached(
-            subject,
-            replace(case, tokens=found.sequences, schedule=(len(found.sequences[0]),), given=()),
-        )
-        stepwise = run_cached(subject, case)
-    except (CachedPathRaised, Refused):
+    plain = plain or run_both(subject, case)
+    if plain.cached is None:
         return None
-    tolerance = tolerance_for(subject, case, whole, each)
-    logits = {
-        PREFIXES: found.table(each),
-        ONE_RUN: found.table(whole),
-        ONE_CALL: found.table(at_once),
-        STEPS: stepwise,
-    }
-    fed = found.fed.to(whole.device)
-    groups = _groups(logits, tolerance.at(found.table), fed)
+    rows = found.sequences
+    one_call = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
+    try:
+        cached = {ONE_CALL: found.table(run_cached(subject, one_call)), STEPS: plain.cached}
+        each, tolerance = _find_prefixes(subject, case, plain.uncached, cached)
+    except KvfuzzError:
+        raise
+    except Exception:
+        return None
+    logits = {PREFIXES: found.table(each), ONE_RUN: found.table(plain.uncached), **cached}
+    groups = _groups(logits, tolerance.at(found.table), found.fed.to(each.device))
     return PathGroups(groups, _sentence(groups, single=len(case.schedule) == 1))
+
+
+def _find_prefixes(
+    subject: Subject, case: Case, whole: Tensor, cached: Mapping[str, Tensor]
+) -> tuple[Tensor, Tolerance]:
+    """Returns the logits of one uncached run over each prefix, and their tolerance.
+
+    For a causal subject these are `whole`, the logits of one run over the rows. To run every prefix
+    would cost more than everything else here, so a few are tested: the one that the reference tests
+    too, and those that end where one of the `cached` paths first differs.
+    """
+    found = layout(case)
+    alone = functools.cache(lambda stop: run_uncached(subject, found.prefix(stop)))
+
+    def is_alike(stop: int, tolerance: Tolerance) -> bool:
+        between = tolerance.between(0, stop)
+        return not 0 < stop < whole.shape[1] or agree(alone(stop), whole[:, :stop], between)
+
+    # A run over one token may take a branch of its own.
+    stops = {1, tested_prefix(case, found)}
+    # What agrees without noise agrees with it too, and measuring noise takes several runs.
+    tolerance = tolerance_for(subject, case, whole, noise=False)
+    alike = all(is_alike(stop, tolerance) for stop in stops)
+    if not alike or _first_differing(found, cached, whole, tolerance):
+        tolerance = tolerance_for(subject, case, whole)
+        stops |= _first_differing(found, cached, whole, tolerance)
+    if all(is_alike(stop, tolerance) for stop in stops):
+        return whole, tolerance
+    each = prefixwise_logits(subject, case, "subject")
+    if isinstance(each, Exception):
+        raise each
+    return each, tolerance_for(subject, case, whole, each)
+
+
+def _first_differing(
+    found: Layout, cached: Mapping[str, Tensor], whole: Tensor, tolerance: Tolerance
+) -> set[int]:
+    """Returns the length of the prefix that ends where each of the `cached` paths first differs
+    from `whole`."""
+    lengths = set()
+    allowed, fed = tolerance.at(found.table), found.fed.to(whole.device)
+    for values in cached.values():
+        diverges = compare(values, found.table(whole), allowed, fed).diverges.T
+        if bool(diverges.any()):
+            column, row = diverges.nonzero()[0].tolist()
+            lengths.add(int(found.position[row, column]) + 1)
+    return lengths
 
 
 def find_suspect(paths: PathGroups | None) -> tuple[Suspect, str | None]:

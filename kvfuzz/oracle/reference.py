@@ -66,7 +66,7 @@ def find_reference(
     differ, every prefix is run. Without `noise` the tolerance is the smallest possible one.
     """
     found = layout(case)
-    length = _tested_prefix(case, found)
+    length = tested_prefix(case, found)
     try:
         whole = run_uncached(subject, found.sequences, name)
         alone = run_uncached(subject, found.prefix(length), name) if length else whole
@@ -80,7 +80,7 @@ def find_reference(
     return find_prefixwise(subject, case, name, whole, leeway)
 
 
-def _tested_prefix(case: Case, found: Layout) -> int:
+def tested_prefix(case: Case, found: Layout) -> int:
     """Returns the length of the prefix to run alone: the shortest sequence if the lengths differ,
     else the first call; 0 for sequences of one token."""
     longest = len(found.sequences[0])

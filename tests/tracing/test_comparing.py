@@ -24,7 +24,7 @@ from kvfuzz.localize.operations.difference import (
 from kvfuzz.localize.operations.events import Event
 from kvfuzz.localize.operations.first_difference import latent_cells
 from kvfuzz.localize.operations.pair import group_events, pair_events, pair_reruns
-from kvfuzz.localize.operations.traced_case import find_diverging_step, trace_case
+from kvfuzz.localize.operations.traced_case import trace_case
 from kvfuzz.subjects.loading import as_factory
 from tests.subjects import decoders, faulty_decoders
 from tests.subjects.decoders import Decoder, RecurrentDecoder, decoder
@@ -177,7 +177,7 @@ def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
 
 
 def blamed(found):
-    last = find_last_difference(found, find_diverging_step(found))
+    last = find_last_difference(found, found.diverging_step)
     first = find_first_difference(found, last)
     return first, find_culprit(found, first.event, last)
 
@@ -219,7 +219,7 @@ class DropsAtPrefillDecoder(decoders.AllocatedDecoder):
 def test_an_earlier_write_that_is_wrong_is_blamed():
     """Though the logits of that call agree."""
     found = inner(DropsAtPrefillDecoder)
-    assert find_diverging_step(found) == 1
+    assert found.diverging_step == 1
     _, event = blamed(found)
     assert event.step == 0
 
@@ -238,7 +238,7 @@ def test_an_earlier_write_that_is_wrong_is_blamed():
 def test_every_state_of_a_clean_decoder_agrees(subject):
     """And many are compared in every step."""
     found = inner(subject)
-    assert find_diverging_step(found) is None
+    assert found.diverging_step is None
     assert latent_cells(found) == []
     assert not any(one.differs for one in found.comparisons.values())
     for step in range(3):
@@ -289,7 +289,7 @@ def test_one_reference_serves_all_steps(references):
 def test_a_step_is_held_to_its_own_prefix_where_the_length_matters(references):
     """Each agrees with a run over its own, and with no longer one."""
     found = inner(Recomputed)
-    assert find_diverging_step(found) is None
+    assert found.diverging_step is None
     inside_modules = [one for one in found.comparisons.values() if one.event.module]
     assert not any(one.differs for one in inside_modules)
     assert len(references) == 3

@@ -7,7 +7,8 @@ differs or has no counterpart, and stops at states that are right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 
@@ -17,9 +18,9 @@ from kvfuzz.localize.operations.compare_states import (
     allowed_difference,
     compare_events,
 )
-from kvfuzz.localize.operations.comparisons import Comparisons, find_logits
+from kvfuzz.localize.operations.comparisons import Comparisons
 from kvfuzz.localize.operations.difference import is_close
-from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, Event
+from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.pair import event_key
 from kvfuzz.localize.operations.reference_runs import StepReference, ValueIndex
 from kvfuzz.localize.operations.traced_case import TracedCase
@@ -212,12 +213,25 @@ _ARITHMETIC = {"add", "sub", "mul", "div", "exp", "softplus", "silu", "sigmoid",
 
 def _holds(reference: StepReference, event: Event) -> bool:
     """Whether the reference has the values of `event` in the same module."""
-    values = reference.run.values_in(event.module)
+    sizes, values = reference.sizes, reference.run.values_in(event.module)
     # The largest value narrows the search to the few events that hold it.
-    if any(_same(event, other, reference.sizes) for other in values.find(event.output.max())):
-        return True
-    one_token = reference.sizes.plain and reference.sizes.fed == 1
-    return one_token and event.operation in _ARITHMETIC and _values_within(event, values)
+    largest = event.output.max()
+    for shape, those in values.items():
+        if _may_correspond(event.output.shape, shape, sizes) and any(
+            _same(event, other, sizes) for other in those.find(largest)
+        ):
+            return True
+    one_token = sizes.plain and sizes.fed == 1
+    return one_token and event.operation in _ARITHMETIC and _values_within(event, values.values())
+
+
+def _may_correspond(mine: Sequence[int], theirs: Sequence[int], sizes: AxisSizes) -> bool:
+    """Whether a state of the shape `theirs` in the reference run can hold one of the shape `mine`:
+    only the axis of its tokens is longer, which may be one with that of its rows."""
+    longer = sizes.length, sizes.length * sizes.rows
+    return len(mine) == len(theirs) and all(
+        own == other or other in longer for own, other in zip(mine, theirs, strict=True)
+    )
 
 
 def _same(event: Event, other: Event, sizes: AxisSizes) -> bool:
@@ -239,14 +253,14 @@ def _same(event: Event, other: Event, sizes: AxisSizes) -> bool:
 _ENOUGH = 4
 
 
-def _values_within(event: Event, values: ValueIndex) -> bool:
+def _values_within(event: Event, values: Iterable[ValueIndex]) -> bool:
     """Whether every number of `event` is held by one event of the reference run. A recurrence
     computes one token by other operations, on other shapes, than many tokens."""
     mine = torch.unique(event.output.detach().double())
     mine = mine[(mine != 0) & (mine != 1)]
     if mine.numel() < _ENOUGH or not bool(mine.isfinite().all()):
         return False
-    for other in values.find(mine.max()):
+    for other in chain.from_iterable(those.find(mine.max()) for those in values):
         if other.output.numel() < mine.numel():
             continue
         # The nearest of their sorted values to each of mine is just above or just below it.

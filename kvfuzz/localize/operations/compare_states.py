@@ -14,20 +14,16 @@ from kvfuzz.localize.operations.events import Event
 @dataclass(frozen=True, slots=True)
 class ComparedEvent:
     """A state and its reference, in `pieces`. `differences` holds for each piece the largest
-    |difference| at each of its positions (or one number in all); `allowed` is the tolerance of
-    each, and `sizes` are those of both runs."""
+    |difference| at each of its positions (or one number in all), `largest` is the largest of these;
+    `allowed` is the tolerance of each, and `sizes` are those of both runs."""
 
     event: Event
     partner: Event
     sizes: AxisSizes
     pieces: tuple[Piece, ...]
     differences: tuple[tuple[float, ...], ...]
+    largest: float
     allowed: float
-
-    @property
-    def largest(self) -> float:
-        """The largest of the differences."""
-        return max((max(values) for values in self.differences if values), default=0.0)
 
     @property
     def differs(self) -> bool:
@@ -64,9 +60,9 @@ def compare_events(
         allowed = allowed_difference(partner, noise)
         pieces = [_best_alignment(piece, sizes, allowed) for piece in pieces]
     differences = tuple(largest_along(piece.found, piece.right, piece.axis) for piece in pieces)
-    same = not any(map(any, differences))
-    allowed = 0.0 if same else allowed_difference(partner, noise)
-    return ComparedEvent(event, partner, sizes, tuple(pieces), differences, allowed)
+    largest = max((max(values) for values in differences if values), default=0.0)
+    allowed = allowed_difference(partner, noise) if largest else 0.0
+    return ComparedEvent(event, partner, sizes, tuple(pieces), differences, largest, allowed)
 
 
 def allowed_difference(partner: Event, noise: float) -> float:

@@ -13,7 +13,7 @@ from kvfuzz.localize.operations.compare_states import (
     allowed_difference,
     compare_events,
 )
-from kvfuzz.localize.operations.events import Event, Recording
+from kvfuzz.localize.operations.events import Event, Recording, find_logits
 from kvfuzz.localize.operations.pair import (
     EventGroups,
     Pairs,
@@ -22,12 +22,6 @@ from kvfuzz.localize.operations.pair import (
     pair_events,
 )
 from kvfuzz.localize.operations.reference_runs import ReferenceRuns, StepReference
-
-
-def find_logits(events: Sequence[Event]) -> Event | None:
-    """Returns the logits of a call: `kvfuzz.subjects.run` clones them outside all modules."""
-    copies = (e for e in reversed(events) if e.operation == "clone" and not e.module)
-    return next((e for e in copies if e.output.is_floating_point()), None)
 
 
 class Comparisons(Mapping[int, ComparedEvent]):
@@ -95,7 +89,9 @@ class Comparisons(Mapping[int, ComparedEvent]):
         if outputs not in self._same:
             self._same[outputs] = compare_events(event, partner, reference.sizes, 0.0, along)
         one = self._same[outputs]
-        return one and replace(one, event=event, partner=partner)
+        if one is None or (one.event is event and one.partner is partner):
+            return one
+        return replace(one, event=event, partner=partner)
 
     def _compare_logits(self, event: Event) -> ComparedEvent | None:
         """Compares the logits of a step with those of its own reference."""
@@ -143,9 +139,11 @@ class Comparisons(Mapping[int, ComparedEvent]):
             or len(set(map(len, shapes.values()))) > 1
         ):
             return None
+        # Past the first call no axis holds new tokens: the reference would have more of them.
+        first = reference.sizes.fed == reference.sizes.slots
         for axis in range(event.output.dim()):
             lengths = [(shape[axis], all_sizes[step]) for step, shape in shapes.items()]
-            if all(length == sizes.fed for length, sizes in lengths):
+            if first and all(length == sizes.fed for length, sizes in lengths):
                 return axis
             if all(length == sizes.slots for length, sizes in lengths):
                 return axis

@@ -52,10 +52,12 @@ def allowed_for(right: Tensor, noise: float, scale: float | None = None) -> floa
 
 def scale_of(values: Tensor) -> float:
     """Returns the largest finite |entry| of `values`, without outliers."""
-    sizes = values.detach().double().abs()
-    largest = float(sizes.max()) if sizes.numel() else 0.0
+    if not values.numel():
+        return 0.0
+    sizes = values.double().abs()
+    largest = sizes.max().item()
     if largest < _ORDINARY:
-        return largest
+        return float(largest)
     sizes = sizes[(sizes < HUGE) & (sizes > 0)]
     if not sizes.numel():
         return 0.0
@@ -67,14 +69,16 @@ def largest_along(found: Tensor, right: Tensor, axis: int | None) -> tuple[float
     if not found.numel() or (found.dtype == right.dtype and torch.equal(found, right)):
         return (0.0,) * (1 if axis is None else found.shape[axis])
     values = _along((found.double() - right.double()).abs_(), axis)
-    if not found.is_floating_point() or all(value < _APART for value in values):
-        return values
-    return _along(abs_difference(found, right), axis)
+    if found.is_floating_point():
+        for value in values:
+            if not value < _APART:
+                return _along(abs_difference(found, right), axis)
+    return values
 
 
 def _along(difference: Tensor, axis: int | None) -> tuple[float, ...]:
     if axis is None:
-        return (float(difference.max()),)
+        return (difference.max().item(),)
     others = [other for other in range(difference.dim()) if other != axis]
     return tuple((difference.amax(others) if others else difference).tolist())
 

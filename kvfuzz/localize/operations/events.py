@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -120,3 +120,9 @@ class Recording:
     def of(self, step: int) -> list[Event]:
         """Returns the events of one step."""
         return self.steps.get(step, [])
+
+
+def find_logits(events: Sequence[Event]) -> Event | None:
+    """Returns the logits of a call: `kvfuzz.subjects.run` clones them outside all modules."""
+    copies = (e for e in reversed(events) if e.operation == "clone" and not e.module)
+    return next((e for e in copies if e.output.is_floating_point()), None)

@@ -15,9 +15,8 @@ from kvfuzz.localize.operations.blame import (
     find_last_difference,
 )
 from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
-from kvfuzz.localize.operations.comparisons import find_logits
 from kvfuzz.localize.operations.difference import ratio
-from kvfuzz.localize.operations.events import OUTPUT, Event
+from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.sites import Sites, owner_of
 from kvfuzz.localize.operations.source_lines import forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase

@@ -6,7 +6,8 @@ only when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,35 +36,37 @@ ROUNDED = 8.0
 The rounding of a few layers adds up to less, and a wrong slot is off by far more."""
 
 _TokenRows = tuple[tuple[int, ...], ...]
+_Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class ValueIndex:
-    """The floating-point outputs of `events`, concatenated: their `values` and how far each of
-    these may be `off` [n], and where the values of each event end (`ends` [events])."""
+    """The values of floating-point `events` that have one shape."""
 
-    events: Sequence[Event]
-    values: Tensor
-    off: Tensor
-    ends: Tensor
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    @cached_property
+    def _values(self) -> tuple[Tensor, Tensor]:
+        """The values of each event and how far they may be off, [events, values] and [events, 1]:
+        put together when they are asked for."""
+        values = torch.stack([event.output.double().flatten() for event in self.events])
+        off = [[allowed_difference(event, 0.0)] for event in self.events]
+        return values, torch.tensor(off, dtype=torch.float64, device=values.device)
 
     def find(self, value: Tensor) -> list[Event]:
         """Returns the events that hold `value` [], up to rounding, and those that hold NaN."""
-        if not self.events:
-            return []
-        found = ((self.values - value).abs_() > self.off).logical_not_().nonzero()[:, 0]
-        owners = torch.searchsorted(self.ends, found, right=True)
-        return [self.events[n] for n in sorted(set(owners.tolist()))]
+        values, off = self._values
+        found = ((values - value).abs_() > off).logical_not_().any(1)
+        return [self.events[n] for n in found.nonzero()[:, 0].tolist()]
 
 
-def index_values(events: Sequence[Event]) -> ValueIndex:
-    """Indexes the values of those of `events` that are floating-point."""
-    inexact = [e for e in events if e.output.is_floating_point() and e.output.numel()]
-    flat = [e.output.double().flatten() for e in inexact] or [torch.zeros(0)]
-    counts = torch.tensor([values.numel() for values in flat], device=flat[0].device)
-    off = [allowed_difference(event, 0.0) for event in inexact]
-    each_off = torch.tensor(off, device=flat[0].device).double().repeat_interleave(counts)
-    return ValueIndex(inexact, torch.cat(flat), each_off, counts.cumsum(0))
+def index_values(events: Iterable[Event]) -> dict[_Shape, ValueIndex]:
+    """Indexes the values of those of `events` that are floating-point, by their shape."""
+    found: dict[_Shape, ValueIndex] = defaultdict(ValueIndex)
+    for event in events:
+        if event.output.is_floating_point() and event.output.numel():
+            found[tuple(event.output.shape)].events.append(event)
+    return dict(found)
 
 
 @dataclass
@@ -78,7 +81,7 @@ class ReferenceRun:
     logits: Tensor
     rerun: Callable[[], Recording | None]
     floor: float = 0.0
-    _values: dict[str, ValueIndex] = field(default_factory=dict, repr=False)
+    _values: dict[str, dict[_Shape, ValueIndex]] = field(default_factory=dict, repr=False)
     _noises: dict[int, float] = field(default_factory=dict, repr=False)
 
     @property
@@ -96,10 +99,10 @@ class ReferenceRun:
         moved = self.rerun()
         return {} if moved is None else pair_reruns(self.recording.events, moved.events)
 
-    def values_in(self, module: str) -> ValueIndex:
-        """Returns the values of all operations of one `module`."""
+    def values_in(self, module: str) -> Mapping[_Shape, ValueIndex]:
+        """Returns the values of all operations of one `module`, by their shape."""
         if module not in self._values:
-            own = [e for e in self.recording.events if e.module == module]
+            own = (e for e in self.recording.events if e.module == module)
             self._values[module] = index_values(own)
         return self._values[module]
 
@@ -143,6 +146,16 @@ def _in_double(weights: Sequence[Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
+class UncachedRun:
+    """The `logits` of an uncached run over `rows` that was not recorded; `for_prefixes` says that
+    they also are those of a run over any prefix of the rows."""
+
+    rows: _TokenRows
+    logits: Tensor
+    for_prefixes: bool
+
+
+@dataclass(frozen=True)
 class StepReference:
     """A reference run for one step, and the sizes that align the two."""
 
@@ -174,6 +187,7 @@ class ReferenceRuns:
             n: tuple(real_tokens(row) for row in step.after) for n, step in self._steps.items()
         }
         self._known: dict[tuple[_TokenRows, bool], ReferenceRun] = {}
+        self._own: dict[int, StepReference] = {}
         self._uncached_logits: dict[_TokenRows, Tensor] = {}
         self._valid_for_prefixes: _TokenRows | None = None
         self._covering: dict[int, int] = {}
@@ -199,12 +213,10 @@ class ReferenceRuns:
         largest = max(tokens, key=lambda n: (tokens[n], n))
         return self.own(largest).run.recording.whole
 
-    def set_uncached(self, rows: Sequence[Sequence[int]], logits: Tensor, prefixes: bool) -> None:
-        """Sets the `logits` of an uncached run over `rows`, so that it is not run again. With
-        `prefixes` they also are the logits of an uncached run over any prefix of the rows."""
-        whole = tuple(map(tuple, rows))
-        self._uncached_logits[whole] = logits
-        self._valid_for_prefixes = whole if prefixes else None
+    def set_uncached(self, run: UncachedRun) -> None:
+        """Sets the logits of an uncached `run`, so that it is not run again."""
+        self._uncached_logits[run.rows] = run.logits
+        self._valid_for_prefixes = run.rows if run.for_prefixes else None
 
     def set_own(self, step: int, run: ReferenceRun) -> None:
         """Sets the own reference of `step`, and takes its logits for the right ones."""
@@ -214,10 +226,12 @@ class ReferenceRuns:
     def own(self, step: int) -> StepReference:
         """Returns the run over the prefix that `step` ends: in one call with a fresh cache if its
         logits agree with the uncached path (it then runs the cache's own code), else uncached."""
-        key = self._keys[step]
-        if key not in self._known:
-            self._known[key] = self._run(*key)
-        return StepReference(self._known[key], self.sizes[step])
+        if step not in self._own:
+            key = self._keys[step]
+            if key not in self._known:
+                self._known[key] = self._run(*key)
+            self._own[step] = StepReference(self._known[key], self.sizes[step])
+        return self._own[step]
 
     def for_step(self, step: int) -> Iterator[StepReference]:
         """Yields the references of `step`, the cheapest first and its own last; none if it feeds

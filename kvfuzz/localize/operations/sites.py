@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kvfuzz.localize.operations.align import AxisSizes
 from kvfuzz.localize.operations.compare_states import ComparedEvent
-from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event, find_logits
 from kvfuzz.localize.operations.modules import block_of
 from kvfuzz.subjects.trace import Site
 
@@ -68,7 +68,7 @@ def _site_without_layers(event: Event, events: Sequence[Event], one: ComparedEve
     """Returns the site of `event` in code without layers, which counts as a single layer."""
     if not event.output.is_floating_point():
         return Site("position")
-    if event is events[-1]:
+    if event is find_logits(events):
         return Site("logits")
     attends = next((e.index for e in events if e.operation in ATTENDING), None)
     if attends is not None and event.index >= attends:

@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ _SKIPPED = (
 _MAX_LINES = 6
 # Every forward call starts in this file: the frames outside it are not the model's.
 _ENTRY = str(_KVFUZZ / "subjects" / "run.py")
+_ENTERS = -1
 # The built-in decoder is part of kvfuzz, and a model all the same.
 _OWN_MODELS = str(_KVFUZZ / "subjects" / "zoo")
 _STDLIB = sysconfig.get_paths()["stdlib"]
@@ -51,6 +52,16 @@ class CallerLines:
     other: SourcePlace | None
 
 
+@dataclass(slots=True)
+class _FrameLine:
+    """The line that a frame is at: its `rank` (`_rank_of`, or _ENTERS), its `place`, and its
+    `code`, which lives as long as this, so that its id stays its own."""
+
+    rank: int
+    place: SourcePlace
+    code: CodeType
+
+
 class ModelCode:
     """The source files of a subject and of its `model`. `files` are the model's own files and
     folders, without helpers."""
@@ -59,6 +70,8 @@ class ModelCode:
         classes = _classes(subject, model)
         self._roots = tuple({_package_root(name) for one in classes if (name := _file_of(one))})
         self._ranks: dict[str, int] = {}
+        # Python computes the line of a frame anew each time it is asked for.
+        self._known: dict[tuple[int, int], _FrameLine] = {}
         self._forwards: dict[type, SourcePlace] = {}
         self.files = _own_files(subject, model)
 
@@ -86,24 +99,27 @@ class ModelCode:
     ) -> tuple[tuple[SourcePlace, ...], SourcePlace | None]:
         found: list[SourcePlace] = []
         other: SourcePlace | None = None
-        ranks = self._ranks
+        known = self._known
         while frame is not None and len(found) < _MAX_LINES:
             if outer is not None and frame is outer.frame:
                 return (*found, *outer.found)[:_MAX_LINES], other or outer.other
-            code = frame.f_code
-            filename = code.co_filename
-            if filename == _ENTRY:
-                break
-            rank = ranks.get(filename)
-            if rank is None:
-                rank = self._rank(filename)
-            if rank:
-                place = filename, frame.f_lineno, code.co_qualname
-                if rank == 2:
-                    found.append(place)
-                other = other or place
+            key = id(frame.f_code), frame.f_lasti
+            at = known.get(key) or known.setdefault(key, self._frame_line(frame))
+            if at.rank:
+                if at.rank == _ENTERS:
+                    break
+                if at.rank == 2:
+                    found.append(at.place)
+                other = other or at.place
             frame = frame.f_back
         return tuple(found), other
+
+    def _frame_line(self, frame: FrameType) -> _FrameLine:
+        """Returns the line that `frame` is at."""
+        code = frame.f_code
+        rank = _ENTERS if code.co_filename == _ENTRY else self._rank(code.co_filename)
+        place = code.co_filename, frame.f_lineno, code.co_qualname
+        return _FrameLine(rank, place, code)
 
     def forward_of(self, one: type) -> SourcePlace:
         """Returns where the forward of a class of modules begins."""
