@@ -74,15 +74,16 @@ class Copy:
         os.utime(path, (now, now))
 
     def first_failure(self, tests: Sequence[str], *options: str, limit: float) -> str | None:
-        """Runs `tests` for up to `limit` seconds; returns the first that fails, or None."""
+        """Runs `tests` for up to `limit` seconds; returns the first that fails or does not end, or
+        None."""
         output = self.folder / "pytest.log"
-        command = ["-qx", "-p", "no:cacheprovider", *options, *tests]
+        command = ["-vx", "-p", "no:cacheprovider", *options, *tests]
         code = run_pytest(self.folder, command, output, limit)
         if code == 0:
             return None
-        if code is None:
-            return f"{' '.join(tests)} does not end"
         said = output.read_text(encoding="utf-8", errors="replace")
+        if code is None:
+            return re.findall(r"^(tests/\S+::\S+)", said, re.M)[-1]
         # An error of the collection counts as well: a package that does not import is seen at once.
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.M)
         if failed is None:
