@@ -33,7 +33,7 @@ from named_breaks import NAMED, Break
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- breaks: written by `benchmarks/breaks.py` -->\n", "<!-- end of breaks -->\n"
-LIMIT, LIMIT_OF_ALL = 300, 3600
+LIMIT, LIMIT_OF_ALL = 900, 3600
 """Seconds for the tests that are likely to see a break, and for all. A break that hangs the tests
 is seen as well."""
 
