@@ -3,6 +3,7 @@ it must not change."""
 
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.modules import module as torch_modules
 
 import kvfuzz
 from kvfuzz.errors import InvalidCase
+from kvfuzz.localize.operations import source_lines
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.loading import as_factory, load
@@ -78,6 +80,22 @@ def test_a_trace_of_its_own_is_used():
     found = kvfuzz.locate(Traces, case(3, 1, 2, vocabulary=11))
     assert (found.first.step, found.first.position, str(found.first.site)) == (1, 3, "0.kv")
     assert found.first.source.text == 'self.note("kv", 0, sums)'
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_adapter_of_kvfuzz_that_computes_by_itself_is_located(monkeypatch, dtype):
+    """Its own file is a model's, wherever it lies; another file of that folder is none."""
+    folder = Path(models.__file__).parent
+    monkeypatch.setattr(source_lines, "_KVFUZZ", folder)
+    monkeypatch.setattr(source_lines, "_SKIPPED", (*source_lines._SKIPPED, str(folder)))
+    program = case(3, 1, 2, vocabulary=11)
+    factory = replace(as_factory(models.ForgetsOnDecode), dtypes=(dtype,))
+    first = kvfuzz.locate(factory, replace(program, dtype=dtype)).first
+    assert first.source.file.endswith("tests/subjects/models.py")
+    code = source_lines.ModelCode(models.ForgetsOnDecode(), None)
+    assert [code._rank(module.__file__) for module in (models, decoders)] == [2, 0]
+    outside = source_lines.ModelCode(Numpy(), None)
+    assert outside._rank(models.__file__) == 0
 
 
 class Numpy(models.Summing):

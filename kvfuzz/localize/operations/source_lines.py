@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from kvfuzz.localize.location import Line, short_path
+from kvfuzz.subjects.float64 import Float64Subject, TwinlessSubject
 
 SourcePlace = tuple[str, int, str]
 """A file name, a line number, and the function that the line is in."""
@@ -39,6 +40,7 @@ _ENTRY = str(_KVFUZZ / "subjects" / "run.py")
 _ENTERS = -1
 # The built-in decoder is part of kvfuzz, and a model all the same.
 _OWN_MODELS = str(_KVFUZZ / "subjects" / "zoo")
+_WRAPPERS = (Float64Subject, TwinlessSubject)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -68,7 +70,9 @@ class ModelCode:
 
     def __init__(self, subject: Any, model: Any) -> None:
         classes = _classes(subject, model)
-        self._roots = tuple({_package_root(name) for one in classes if (name := _file_of(one))})
+        outside = {name for one in classes if (name := _file_of(one)) and not _is_skipped(name)}
+        self._roots = tuple({_package_root(name) for name in outside})
+        self._adapters = frozenset() if outside else _adapters(subject, classes)
         self._ranks: dict[str, int] = {}
         # Python computes the line of a frame anew each time it is asked for.
         self._known: dict[tuple[int, int], _FrameLine] = {}
@@ -146,7 +150,8 @@ class ModelCode:
 
     def _rank(self, filename: str) -> int:
         if filename not in self._ranks:
-            self._ranks[filename] = _rank_of(filename, self._roots)
+            own = filename in self._adapters
+            self._ranks[filename] = 2 if own else _rank_of(filename, self._roots)
         return self._ranks[filename]
 
 
@@ -174,11 +179,20 @@ def line_at(place: SourcePlace) -> Line:
 
 
 def _classes(subject: Any, model: Any) -> set[type]:
-    """Returns the classes that make up the model's code."""
+    """Returns the classes of the subject and of its model's modules."""
     classes = {type(subject), type(model)}
     if isinstance(model, nn.Module):
         classes |= {type(module) for module in model.modules()}
-    return {one for one in classes if not _is_skipped(_file_of(one))}
+    return classes
+
+
+def _adapters(subject: Any, classes: set[type]) -> frozenset[str]:
+    """Returns the files in kvfuzz's own folder of a subject that computes without other code: as
+    those of a model they may be named, and the rest of kvfuzz may not."""
+    while isinstance(subject, _WRAPPERS):
+        subject = subject.subject
+    named = {_file_of(one) for one in (type(subject), *classes) if one not in _WRAPPERS}
+    return frozenset(name for name in named if name.startswith(str(_KVFUZZ)))
 
 
 def _own_files(subject: Any, model: Any) -> set[str]:
