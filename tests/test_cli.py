@@ -39,9 +39,10 @@ def test_fuzz_diverges_with_exit_code_1_and_replay_says_it_again(run):
     command = next(line for line in out.splitlines() if "replay:" in line).split()[-2:]
     path = json.loads(Path("out.json").read_text())["counterexample"]
     assert command == ["replay", path]
-    code, out, _ = run("replay", path)
+    code, out, err = run("replay", path)
     assert code == 1
-    assert out.startswith(f"importing subject {MODELS}:ForgetsOnDecode\nDIVERGED at step 2 of 2")
+    assert err == f"importing subject {MODELS}:ForgetsOnDecode\n"
+    assert out.startswith("DIVERGED at step 2 of 2")
     code, out, _ = run("replay", ".kvfuzz", "--subject", f"{MODELS}:Summing", "--json", "r.json")
     assert code == 0
     assert "AGREED" in out

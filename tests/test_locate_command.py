@@ -50,7 +50,8 @@ def test_the_command_says_where_and_writes_it(run, saved, tmp_path):
     """Exit code 0; the text has the line, the JSON all that is known, the page the map."""
     out, page = tmp_path / "out.json", tmp_path / "page.html"
     code, text, err = run("locate", saved, "--json", out, "--html", page)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"importing subject {SUBJECT}\n")
+    assert text.startswith("LOCATED ")
     line = line_of(faulty_decoders.WritesOneTooEarly)
     assert f"tests/subjects/faulty_decoders.py:{line}" in text
     assert "Look first at" in text or "look first at" in text

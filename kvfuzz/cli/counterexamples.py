@@ -187,9 +187,9 @@ def locate(
 
 
 def _announce(found: Any, name: str) -> None:
-    """Prints which subject is about to be imported: that runs its code."""
+    """Says on standard error which subject is about to be imported: that runs its code."""
     recorded = f" (recorded on {found.subject})" if name != found.subject else ""
-    click.echo(f"importing subject {name}{recorded}")
+    click.echo(f"importing subject {name}{recorded}", err=True)
 
 
 def _named(files: list[Path]) -> str:
