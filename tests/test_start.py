@@ -154,3 +154,14 @@ def test_a_compiled_subject_is_watched_and_the_watch_is_not_compiled():
         found = record_casts(lambda: compiled(torch.rand(2, 3)))
         assert list(found) == [(torch.float32, torch.bfloat16)]
     assert not torch._dynamo.utils.counters["stats"]
+
+
+def test_a_model_type_imports_no_other_model():
+    """transformers has hundreds of them, and imports each when it is asked for."""
+    pytest.importorskip("transformers")
+    loaded = modules_after(
+        "from kvfuzz.subjects.loading import load; load('transformers:llama').limits()"
+    )
+    models = {".".join(name.split(".")[:3]) for name in loaded if ".models." in name}
+    packages = {name for name in models if name.startswith("transformers.models.")}
+    assert packages == {"transformers.models.auto", "transformers.models.llama"}

@@ -89,7 +89,7 @@ def score(
         from mutants.campaign.journal import NAME as JOURNAL
         from mutants.campaign.score import score as run_score
         from mutants.report.outputs import check_outputs
-    from mutants.report.progress import FamilyLines
+        from mutants.report.progress import FamilyLines
 
     gate = read_gate(reporting.fail_under, reporting.baseline_file, subject, reporting.files)
     check_outputs(reporting.outputs)
@@ -131,11 +131,13 @@ def merge(reports: tuple[Path, ...], folder: Path, reporting: Reporting) -> int:
 
     An incomplete set is refused, and the missing shards are named. Exit codes as of `score`.
     """
-    from mutants.campaign.gate import read_gate
-    from mutants.campaign.merge import merge as merged
     from mutants.report.outputs import check_outputs
 
     check_outputs(reporting.outputs, reports)
+    with loading("the mutants"):
+        from mutants.campaign.gate import read_gate
+        from mutants.campaign.merge import merge as merged
+
     result = merged(reports)
     gate = read_gate(reporting.fail_under, reporting.baseline_file, result.subject, reporting.files)
     return _report(result, folder, reporting.outputs, gate)
@@ -171,15 +173,17 @@ def _report(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
 @json_option
 def mutants(mutant_id: str | None, operators: tuple[str, ...], json_file: Path | None) -> int:
     """List the mutants, or show one with its source and its witness."""
-    from rich.console import Console
-
     from kvfuzz.case.files import check_writable, write_json
-    from mutants.library.registry import find, of_operators
-    from mutants.report.library import render_list, render_mutant
 
     if json_file:
         check_writable(json_file)
-    chosen = [find(mutant_id)] if mutant_id else of_operators(operators)
+    with loading("the mutants"):  # which are functions of torch
+        from rich.console import Console
+
+        from mutants.library.registry import find, of_operators
+        from mutants.report.library import render_list, render_mutant
+
+        chosen = [find(mutant_id)] if mutant_id else of_operators(operators)
     if mutant_id:
         render_mutant(chosen[0], Console())
     else:
