@@ -1,97 +1,70 @@
-"""What the score costs, as a ratio to the bare passes that it cannot avoid.
-
-    python benchmarks/cost.py
-
-The library in first-kill mode, start-up apart (cases drawn, uncached logits known), without
-shrinking, against one bare cached run per mutant of the case that kills it. Both sides run in turn
-in one process, on one thread; medians over the repeats. `python -m benchmarks` measures the noise
-and the fuzz loop.
-"""
+"""What a score costs: its first kills against a bare cached run for each, and the whole command."""
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+import json
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import click
 import torch
 
-from kvfuzz.case.case import Case
+from benchmarks.row import Measurement
+from benchmarks.timing import KVFUZZ, command_seconds, import_torch_seconds, interleave
 from kvfuzz.subjects.loading import Options
-from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Refused, run_cached
 from mutants.campaign.cases import prepare_cases
 from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.library.registry import select
 
-SEEDS = 5
+STATES = {"killed": 208, "equivalent": 9}
+"""What the library comes to under seed 0."""
 
 
-@click.command()
-@click.option("--subject", default="zoo", show_default=True)
-@click.option("--repeats", default=7, show_default=True)
-def main(subject: str, repeats: int) -> None:
+def first_kills(seed: int, repeats: int) -> Measurement:
+    """The library until each first kill, with the clean decoder judged again after each, against
+    one bare cached run of the case that kills it. Start-up is left out: cases are drawn, and their
+    uncached logits known.
+
+    Equivalent mutants run every case and have no kill to compare with; they are left out.
+    """
     torch.set_num_threads(1)
-    for seed in range(SEEDS):
-        _score(subject, seed, repeats)
-
-
-def _score(subject: str, seed: int, repeats: int) -> None:
-    """The ratio depends on the seed: on how many cases a mutant meets before its kill. Mutants that
-    are equivalent meet all cases and have no kill to compare with; they are left out."""
-    prepared = prepare_cases(subject, Options(), None, seed, shrink=False)
-    scored = [mutant for mutant in select(subject)[0] if not mutant.equivalent]
+    prepared = prepare_cases("zoo", Options(), None, seed)
+    scored = [mutant for mutant in select("zoo")[0] if not mutant.equivalent]
     found = [(mutant, run_mutant(prepared, mutant)) for mutant in scored]
     killed = [(mutant, result) for mutant, result in found if result.killed_by is not None]
     kills = [prepared.reference(result.killed_by or 0, mutant) for mutant, result in killed]
-    met = sum(result.ran for _, result in found)
-    label = f"score {subject}, seed {seed}: {len(killed)} of {len(scored)} mutants, {met} cases met"
+
+    def ours() -> None:
+        for mutant in scored:
+            check_unchanged(prepared, mutant, run_mutant(prepared, mutant))
 
     def bare() -> None:
-        for item in kills:
-            _cached(item.subject, item.case)
+        for known in kills:
+            with suppress(Refused):
+                run_cached(known.subject, known.case)
 
-    _print(
-        label, _ratios(lambda: [run_mutant(prepared, mutant) for mutant in scored], bare, repeats)
-    )
-    looked_after = _ratios(
-        lambda: [check_unchanged(prepared, m, run_mutant(prepared, m)) for m in scored],
-        bare,
-        repeats,
-    )
-    _print("  and with the clean decoder judged again after each", looked_after)
+    pairs = interleave(ours, bare, repeats)
+    met = sum(result.ran for _, result in found)
+    evidence = f"{len(killed)} of {len(scored)} killed under seed {seed}, {met} cases run"
+    lost = sorted(mutant.id for mutant, result in found if result.state != "killed")
+    return Measurement(pairs, evidence, f"not killed: {', '.join(lost)}" if lost else None)
 
 
-def _ratios(
-    ours: Callable[[], object], bare: Callable[[], object], repeats: int
-) -> list[tuple[float, float]]:
-    """Seconds of both sides, run in turn."""
-    ours(), bare()
-    return [(_seconds(ours), _seconds(bare)) for _ in range(repeats)]
+def score_command(repeats: int) -> Measurement:
+    """`kvfuzz score zoo --seed 0` with one worker process, which is counted too."""
+    seen: list[dict[str, int]] = []
 
+    def ours() -> float:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "score.json"
+            words = (*KVFUZZ, "score", "zoo", "--seed", "0", "--json", str(file))
+            seconds, _ = command_seconds(words, Path(folder))
+            counts = json.loads(file.read_text())["counts"]
+            seen.append({state: number for state, number in counts.items() if number})
+        return seconds
 
-def _seconds(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-def _cached(subject: Subject, case: Case) -> None:
-    with suppress(Refused):
-        run_cached(subject, case)
-
-
-def _print(label: str, pairs: list[tuple[float, float]]) -> None:
-    ratios = sorted(ours / bare for ours, bare in pairs)
-    ours, bare = (statistics.median(side) for side in zip(*pairs, strict=True))
-    print(
-        f"{label}: {statistics.median(ratios):.2f} times the bare passes "
-        f"({ratios[0]:.2f} to {ratios[-1]:.2f}; {ours:.2f} s against {bare:.2f} s)",
-        flush=True,
-    )
-
-
-if __name__ == "__main__":
-    main()
+    pairs = interleave(ours, import_torch_seconds, repeats)
+    evidence = ", ".join(f"{number} {state}" for state, number in seen[0].items())
+    wrong = [counts for counts in seen if counts != STATES]
+    return Measurement(pairs, evidence, f"other states: {wrong[0]}" if wrong else None)

@@ -124,6 +124,30 @@ ROWS = (
         for program in PROGRAM_WORDS
     ),
     Row(
+        "score.command",
+        "`kvfuzz score zoo --seed 0`, the whole command with one worker",
+        TORCH,
+        15.0,
+        "benchmarks.cost:score_command",
+        repeats=3,
+    ),
+    Row(
+        "score.first-kills",
+        "a score until each first kill, the clean decoder judged again",
+        "one bare cached run for each mutant",
+        1.8,
+        "benchmarks.cost:first_kills",
+        (0,),
+    ),
+    Row(
+        "score.mutmut",
+        "mutants of a decoder file, switched in one process",
+        "mutmut on the same mutants and property",
+        0.08,
+        "benchmarks.switching:against_mutmut",
+        repeats=3,
+    ),
+    Row(
         "cases-to-kill",
         "cases until a mutant of the library is killed, the median",
         "uniform tokens, decode only",
