@@ -228,6 +228,20 @@ def test_a_file_can_be_shrunk_a_little_at_a_time(unshrunk, capsys):
     assert "not fully shrunk after" in said
     assert f"kvfuzz shrink {unshrunk} goes on" in said
     assert weight(read(unshrunk).case) < weight(before)
+    for _ in range(100):
+        before = json.loads(unshrunk.read_text())["tried"]
+        assert main(["shrink", str(unshrunk), "--passes", "1"]) == 1
+        if "no simpler version diverges" in capsys.readouterr().out:
+            break
+        # Each call judges a version that none before it has judged.
+        assert {*before} < {*json.loads(unshrunk.read_text())["tried"]}
+    assert read(unshrunk).case.schedule == (1, 1)
+    assert "tried" not in json.loads(unshrunk.read_text())
+    assert read(unshrunk).located["file"]
+
+
+def test_the_time_bounds_it_too(unshrunk):
+    """Without a bound of passes."""
     assert main(["shrink", str(unshrunk), "--seconds", "60"]) == 1
     assert read(unshrunk).case.schedule == (1, 1)
 

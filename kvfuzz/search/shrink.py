@@ -7,8 +7,9 @@ smallest case so far: a case is all that it needs to know.
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -38,13 +39,14 @@ class Bound:
 class Shrunk:
     """The smallest case that was found, with its verdict. `passes` counts the forward passes that
     this took. `done` says that no simpler version fails; if not, the bound was reached, or the
-    shrinking was `interrupted`."""
+    shrinking was `interrupted`, and `tried` has the digests of the versions that were judged."""
 
     case: Case
     verdict: Verdict
     passes: int
     done: bool
     interrupted: bool = False
+    tried: frozenset[str] = frozenset()
 
 
 def shrink(
@@ -54,16 +56,19 @@ def shrink(
     space: Space,
     bound: Bound | None = None,
     stops: tuple[type[BaseException], ...] = (),
+    tried: Collection[str] = (),
 ) -> Shrunk:
     """Returns the smallest version of `case` found on which `judged` gives a verdict like
     `verdict`, the one on `case` (`fails_alike`).
 
-    Tries no version that lacks an argument which a subject of this `space` needs. A version that
+    Tries no version that lacks an argument which a subject of this `space` needs, and none that was
+    `tried` when this shrinking was begun. A version that
     `judged` refuses by a KvfuzzError does not fail. What it raises of the classes in `stops` ends
     the shrinking as the bound does: the smallest case so far counts.
     """
     with count_passes() as passes:
-        run = _Shrinking(case, verdict, judged, space, bound or Bound(), passes)
+        bound = bound or Bound()
+        run = _Shrinking(case, verdict, judged, space, bound, passes, tried={*tried})
         done = interrupted = False
         try:
             run.cut()
@@ -74,7 +79,8 @@ def shrink(
             pass
         except stops:
             interrupted = True
-    return Shrunk(run.case, run.verdict, passes.count, done, interrupted)
+    left = frozenset() if done else frozenset(run.tried)
+    return Shrunk(run.case, run.verdict, passes.count, done, interrupted, left)
 
 
 def judge_like(failed: Verdict, factory: Factory, case: Case, leeway: float = 1.0) -> Verdict:
@@ -152,15 +158,15 @@ class _Shrinking:
 
     def _fails(self, case: Case) -> bool:
         """Judges a version that was not tried; keeps it if it fails. Raises _BoundReached."""
-        key = repr(case)
+        key = hashlib.sha256(repr(case).encode()).hexdigest()[:12]
         if key in self.tried or not has_required_args(case, self.space.offers):
             return False
         self._check_bound()
-        self.tried.add(key)
         try:
             verdict = self.judged(case)
         except KvfuzzError:
-            return False
+            verdict = Verdict("discarded")
+        self.tried.add(key)
         if not fails_alike(verdict, self.verdict):
             return False
         self.case, self.verdict = case, verdict

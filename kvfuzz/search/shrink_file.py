@@ -20,6 +20,9 @@ from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
 
+TRIED = "tried"
+"""The key, in a file that is not fully shrunk, of the versions that were judged already."""
+
 
 @dataclass(frozen=True)
 class ShrunkFile:
@@ -65,18 +68,31 @@ def _shrink(
         return ShrunkFile(case, None, Replayed(path, found, name, verdict))
     judged = partial(judge_like, verdict, factory)
     space = space_of(factory)
-    shrunk = shrink(case, verdict, judged, space, bound, stops=(KeyboardInterrupt,))
+    before = _tried(found) if name == found.subject else []
+    shrunk = shrink(case, verdict, judged, space, bound, (KeyboardInterrupt,), before)
     smaller = make_counterexample(name, shrunk.case, shrunk.verdict, None, device, twin)
-    if shrunk.case != found.case:
+    tried = sorted(shrunk.tried)
+    if tried:
+        smaller = replace(smaller, environment={**smaller.environment, TRIED: tried})
+    changed = shrunk.case != found.case
+    if changed or tried != _tried(found):
         # Before it is located, which may be interrupted again.
-        write_json(path, smaller.to_json())
+        located = None if changed else found.located
+        write_json(path, replace(smaller, located=located).to_json())
     if shrunk.interrupted:
         return ShrunkFile(case, shrunk, Replayed(path, smaller, name, shrunk.verdict))
     again = replay(path, device=device)
     location = again.explanation.location if again.explanation else None
-    if shrunk.case != found.case and location is not None:
+    if changed and location is not None:
         write_json(path, replace(smaller, located=location.summary()).to_json())
     return ShrunkFile(case, shrunk, again)
+
+
+def _tried(found: Counterexample) -> list[str]:
+    """Returns the digests of the versions that were judged when the shrinking stopped."""
+    tried = found.environment.get(TRIED)
+    whole = isinstance(tried, list) and all(isinstance(each, str) for each in tried)
+    return list(tried) if tried and whole else []
 
 
 def _run(found: Counterexample, name: str, options: Options) -> tuple[Factory, Case, Verdict]:
