@@ -280,7 +280,7 @@ HUNT = (
         "kvfuzz/search/hypothesis_run.py",
         "with suppress(Unsatisfiable), independent_draws():",
         "with suppress(Unsatisfiable):",
-        "tests/test_strategies.py",
+        "tests/test_strategies.py::test_cases_are_drawn_while_the_private_names_are_replaced",
     ),
     _break(
         "each case is drawn anew also where Hypothesis detects CI",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvfuzz.case.features import FEATURES, family, features_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.hypothesis_private import PATCHED, independent_draws
+from kvfuzz.search.hypothesis_run import run_strategy
 from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.strategies import PLAIN_FOCUSES, Space, cases, space_of
 from kvfuzz.subjects.loading import load
@@ -160,6 +161,17 @@ def test_hypothesis_still_has_the_private_names_that_are_replaced(owner, name):
         assert getattr(owner, name) is not real
         assert getattr(owner, name)() is None
     assert getattr(owner, name) is real
+
+
+def test_cases_are_drawn_while_the_private_names_are_replaced():
+    """Each case independently of earlier ones and of constants in modules, also while it is run."""
+    found = []
+
+    def examine(case):
+        found.extend(getattr(owner, name)() for owner, name in PATCHED)
+
+    run_strategy(SPACE, 0, 5, examine)
+    assert found == [None] * 5 * len(PATCHED)
 
 
 def test_a_private_name_that_is_gone_is_warned_of(monkeypatch):
