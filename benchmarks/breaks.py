@@ -167,6 +167,12 @@ def run_drawn(copy: Copy, seed: int, count: int) -> Iterator[tuple[str, ...]]:
         yield tell(name, each.file, run_break(copy, each.file, each.text, likely_tests(each)))
 
 
+def commit() -> str:
+    """Returns the commit of the tree."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout[:-1]
+
+
 def tell(name: str, file: str, seen: Seen) -> tuple[str, ...]:
     """Returns the row of a break."""
     test = code(seen.test.partition("[")[0]) if seen.test else "**none**"
@@ -205,9 +211,11 @@ def main(only: str, seed: int, drawn: int, likely: bool, check: bool, page: Path
     if page is not None:
         text = page.read_text(encoding="utf-8")
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+        head = ("seen by", "tier")
         tables = (
-            f"{BEGIN}\n{table(named, ('guard taken away', 'in', 'seen by', 'tier'))}\n"
-            f"Drawn under seed {seed}:\n\n{table(random, ('mutation', 'in', 'seen by', 'tier'))}\n"
+            f"{BEGIN}\n{table(named, ('guard taken away', 'in', *head))}\n"
+            f"Drawn under seed {seed} on {commit()}; other code has other mutations:\n\n"
+            f"{table(random, ('mutation', 'in', *head))}\n"
         )
         page.write_text(f"{before}{tables}{END}{after}", encoding="utf-8")
     sys.exit(any("**none**" in row for row in (*named, *random)))

@@ -7,7 +7,9 @@ import torch
 
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject
-from kvfuzz.oracle.agreement import check, quick_check
+from kvfuzz.oracle.agreement import check, check_against, quick_check
+from kvfuzz.oracle.reference import find_reference
+from kvfuzz.search.judge import KnownReference, judge_quickly
 from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects import models, raising
 
@@ -131,6 +133,24 @@ def test_the_same_case_gives_the_same_verdict():
     before = check(subject, CASE)
     check(subject, Case(((9, 8, 7),), (3,)))
     assert check(subject, CASE) == before
+
+
+def test_a_subject_without_a_name_is_called_subject():
+    """In the one line that says what its cached path should return."""
+
+    class Forgetful(models.Summing):
+        def cached(self, tokens, cache):
+            return super().cached(tokens, cache)[0]
+
+    expected = find_reference(models.Summing(), CASE)
+    known = KnownReference(CASE, models.Summing(), expected, measured=True)
+    for judge in (
+        lambda: check_against(expected, Forgetful(), CASE),
+        lambda: judge_quickly(Forgetful(), CASE, known=known),
+        lambda: judge_quickly(Forgetful(), CASE),
+    ):
+        with pytest.raises(InvalidSubject, match=r"^subject\.cached\(\) should return \(logits"):
+            judge()
 
 
 def test_what_a_subject_draws_from_the_global_generator_is_part_of_the_case():
