@@ -14,11 +14,11 @@ Entry = tuple[Tensor, Tensor]
 class Layer(nn.Module):
     """Attention and a feed-forward part, each after a norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
-        self.out, self.second_norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.out, self.second_norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, entry: Entry | None) -> tuple[Tensor, Entry]:
         query, key, value = (
@@ -39,14 +39,15 @@ class Layer(nn.Module):
 class PlainDecoder(nn.Module):
     """Four layers with learned positions; the cache is a list of keys and values."""
 
-    vocab_size, max_length = VOCAB, LONGEST
+    vocab_size, max_length, width = VOCAB, LONGEST, WIDTH
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.tokens, self.positions = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB)
+        width = self.width
+        self.tokens, self.positions = nn.Embedding(VOCAB, width), nn.Embedding(LONGEST, width)
+        self.layers = nn.ModuleList(Layer(width) for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCAB)
 
     def uncached(self, tokens: Tensor) -> Tensor:
         return self.cached(tokens, self.new_cache(len(tokens)))[0]
@@ -68,6 +69,12 @@ class PlainDecoder(nn.Module):
     def columns(self, past: int, new: int) -> slice:
         """Returns the positions of `new` tokens after `past` ones."""
         return slice(past, past + new)
+
+
+class WideDecoder(PlainDecoder):
+    """The same with 200 MB of weights."""
+
+    width = 1024
 
 
 class PlantedDecoder(PlainDecoder):

@@ -8,6 +8,7 @@ random part of the seconds that a whole run takes, and is then resumed to its en
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -15,9 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import click
-from campaigns import KVFUZZ, table
+
+from benchmarks.campaigns import table
+from benchmarks.timing import KVFUZZ
 
 
 @click.command()
@@ -43,13 +47,18 @@ def main(campaigns: int, kills: int, operators: tuple[str, ...]) -> None:
                     draw.uniform(0.2, 1) * seconds,
                 )
             _whole([*words, "--seed", str(seed), *_resume(folder / "cut")], folder / "cut")
-            equal = table(folder / "whole" / "score.json") == table(folder / "cut" / "score.json")
+            whole, cut = (_table(folder / name / "score.json") for name in ("whole", "cut"))
+            equal = whole == cut
         same, finished = same + equal, finished + 1
         print(
             f"seed {seed}: killed {killed} times, {'same' if equal else 'OTHER'} table", flush=True
         )
     print(f"{same} of {finished} tables are those of an undisturbed run")
     sys.exit(0 if same == finished else 1)
+
+
+def _table(report: Path) -> list[dict[str, Any]]:
+    return table(json.loads(report.read_text(encoding="utf-8")))
 
 
 def _resume(folder: Path) -> list[str]:

@@ -66,6 +66,17 @@ ROWS = (
         "benchmarks.commands:clean_cases",
         repeats=3,
     ),
+    Row(
+        "two-workers",
+        "the wall time of 20 s of hunting with one worker, start included",
+        "with two workers",
+        1.85,
+        "benchmarks.campaigns:two_workers",
+        at_least=True,
+        unit="s of wall time",
+        repeats=1,
+        slow=True,
+    ),
     *(
         Row(
             f"noise-floor.{rows}-rows-{dtype}",
@@ -155,6 +166,23 @@ ROWS = (
         "benchmarks.kills:cases_to_kill",
         unit="cases",
         repeats=3,
+    ),
+    *(
+        Row(
+            f"memory.{name}",
+            f"the peak of a hunt on {what}, less that of its imports",
+            "four times the weights and 300 MB",
+            1.0,
+            f"benchmarks.memory:{function}",
+            arguments,
+            unit="MB",
+            repeats=1,
+        )
+        for name, what, function, arguments in (
+            ("tiny", "a plain decoder of 0.9 MB", "plain_peak", (False,)),
+            ("200-MB", "a plain decoder of 200 MB", "plain_peak", (True,)),
+            ("checkpoint", "a llama checkpoint of 200 MB", "checkpoint_peak", ()),
+        )
     ),
     Row(
         "readme.try",
