@@ -53,7 +53,8 @@ def fuzz_loop(subject: str, repeats: int) -> Measurement:
     if len(cases) != hunt.cases:
         raise RuntimeError(f"{hunt.cases} cases were judged and {len(cases)} recorded")
     built = [(factory.subject(case), case) for case in cases]
-    pairs = interleave(lambda: _hunt(factory), lambda: bare_seconds(built), repeats)
+    bare_seconds(built)
+    pairs = interleave(lambda: _hunt(factory), lambda: bare_seconds(built), repeats, warm=True)
     evidence = (
         f"{hunt.cases} cases, {hunt.read} read their cache and agreed, {hunt.weak} weak, "
         f"{hunt.vacuous} vacuous, {sum(hunt.expected.values())} known, 0 alarms"

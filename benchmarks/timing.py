@@ -16,13 +16,15 @@ KVFUZZ = (sys.executable, "-m", "kvfuzz.cli.main")
 
 
 def interleave(
-    ours: Callable[[], object], against: Callable[[], object], repeats: int
+    ours: Callable[[], object], against: Callable[[], object], repeats: int, warm: bool = False
 ) -> tuple[tuple[float, float], ...]:
-    """Returns the CPU seconds of both sides, run in turn, `repeats` times after one to warm up.
+    """Returns the CPU seconds of both sides, run in turn, `repeats` times, and once more before
+    unless they are `warm`.
 
     A side that leaves a part of its work out of the time returns its own seconds, as a float.
     """
-    ours(), against()
+    if not warm:
+        ours(), against()
     return tuple((cpu_seconds(ours), cpu_seconds(against)) for _ in range(repeats))
 
 
