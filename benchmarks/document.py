@@ -2,7 +2,7 @@
 
     python -m benchmarks.document FILE...
 
-A row of a later file replaces that of an earlier one.
+A row of a later file replaces that of an earlier one; a row that no file has keeps its line.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from benchmarks.rows import ROWS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
-HEAD = """| row | measured | against | ratio (spread) | bound | state | beside it |
-|---|---|---|---|---|---|---|
+HEAD = """| row | measured | against | ratio (spread) | bound | state | beside it | commit, load |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -28,7 +28,8 @@ HEAD = """| row | measured | against | ratio (spread) | bound | state | beside i
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(files: tuple[Path, ...]) -> None:
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    PAGE.write_text(replace_block(PAGE.read_text(encoding="utf-8"), block(found)), encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(replace_block(page, block(found, ROWS, lines_of(page))), encoding="utf-8")
 
 
 def replace_block(page: str, text: str) -> str:
@@ -40,23 +41,31 @@ def replace_block(page: str, text: str) -> str:
     return before + BEGIN + text + END + after
 
 
-def block(found: Sequence[Mapping[str, Any]], order: Sequence[Row] = ROWS) -> str:
-    """Returns the table of the rows in this `order`, as `found` in one or several runs."""
+def lines_of(page: str) -> dict[str, str]:
+    """Returns the lines of the table in `page`, by the name of the row."""
+    text = page.partition(BEGIN)[2].partition(END)[0]
+    lines = [line + "\n" for line in text.splitlines() if line.startswith("| `")]
+    return {line.split("`")[1]: line for line in lines}
+
+
+def block(
+    found: Sequence[Mapping[str, Any]], order: Sequence[Row], known: Mapping[str, str]
+) -> str:
+    """Returns the table of the rows in this `order`, as `found` in one or several runs, or as their
+    lines are `known`."""
     rows = {row["name"]: row for one in found for row in one["rows"]}
     where = found[-1]["environment"]
     names = ("python", "torch", "hypothesis", "transformers", "mutmut")
     versions = ", ".join(f"{name} {where[name]}" for name in names)
-    loads = sorted(float(row["load"]) for row in rows.values())
-    commits = ", ".join(sorted({row["kvfuzz"] for row in rows.values()}))
-    head = (
-        f"Measured with {versions}, kvfuzz {commits}, on {where['processor']}, under a load of "
-        f"{loads[0]:g} to {loads[-1]:g}.\n\n"
-    )
-    return head + HEAD + "".join(_line(rows.get(row.name) or _unmeasured(row)) for row in order)
+    head = f"Measured with {versions}, on {where['processor']}.\n\n"
+    lines = {row.name: _line(_unmeasured(row)) for row in order}
+    lines |= known | {name: _line(row) for name, row in rows.items()}
+    return head + HEAD + "".join(lines[row.name] for row in order)
 
 
 def _unmeasured(row: Row) -> Mapping[str, Any]:
-    return Outcome(row, "not run", "not measured here").to_json()
+    outcome = Outcome(row, "not run", "not measured here")
+    return {**outcome.to_json(), "kvfuzz": "", "load": ""}
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -66,7 +75,8 @@ def _line(row: Mapping[str, Any]) -> str:
     bound = f"{'≥' if row['at_least'] else '≤'} {row['bound']:.3g}"
     beside = "; ".join(filter(None, (row["reason"], row["evidence"])))
     state = row["state"] if row["state"] in ("met", "not run") else f"**{row['state']}**"
-    cells = (f"`{row['name']}`", row["what"], row["against"], ratio, bound, state, beside)
+    at = ", ".join(filter(None, (row["kvfuzz"], row["load"])))
+    cells = (f"`{row['name']}`", row["what"], row["against"], ratio, bound, state, beside, at)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

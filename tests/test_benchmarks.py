@@ -173,15 +173,18 @@ def test_the_page_shows_what_a_run_wrote(planted, tmp_path):
     run([planted("absent", measured(5.0, evidence="all killed"))], file=files[1])
     never = planted("never", measured(1.0))
     found = [json.loads(file.read_text()) for file in files]
-    text = document.block(found, [good, absent, never])
-    page = document.replace_block(f"before\n{document.BEGIN}old\n{document.END}after\n", text)
+    old = f"before\n{document.BEGIN}old\n| `kept` | a | b | c |\n{document.END}after\n"
+    rows = [good, absent, never, planted("kept", measured(1.0))]
+    page = document.replace_block(old, document.block(found, rows, document.lines_of(old)))
     assert page.startswith("before\n")
     assert page.endswith("after\n")
-    assert "old" not in page
+    assert "\nold" not in page
     rows = {name: cells for name, *cells in table_of(page)}
     assert rows["`good`"][2:5] == ["1 (1 to 1)", "≤ 2", "met"]
-    assert rows["`absent`"][2:] == ["5 (5 to 5)", "≤ 2", "**missed**", "all killed"]
-    assert rows["`never`"][2:] == ["-", "≤ 2", "not run", "not measured here"]
+    assert rows["`absent`"][2:6] == ["5 (5 to 5)", "≤ 2", "**missed**", "all killed"]
+    assert re.fullmatch(r"\w+\+?, [\d.]+", rows["`absent`"][6])
+    assert rows["`never`"][2:6] == ["-", "≤ 2", "not run", "not measured here"]
+    assert rows["`kept`"] == ["a", "b", "c"]
 
 
 def table_of(page):
