@@ -64,11 +64,16 @@ def test_a_command_says_what_it_loads_before_it_imports_torch(tmp_path):
 
 
 LOADING = """
-import gc
+import gc, weakref
 from kvfuzz.cli.loading import loading
+class Circle: pass
 with loading("it"):
     assert not gc.isenabled()
     import torch
+    circle = Circle()
+    circle.itself, alive = circle, weakref.ref(circle)
+    del circle
+assert alive() is None
 assert gc.isenabled() and gc.get_freeze_count() > 50_000 and torch.get_num_threads() == 1
 before = gc.get_freeze_count()
 with loading("more"):
@@ -78,7 +83,7 @@ assert gc.get_freeze_count() == before
 
 
 def test_loading_leaves_what_it_made_out_of_the_garbage_collection():
-    """Once in a process, and only where torch was not there before."""
+    """But for garbage; once in a process, and only where torch was not there before."""
     assert "torch" in modules_after(LOADING)
 
 

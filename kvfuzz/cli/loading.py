@@ -29,8 +29,12 @@ def loading(what: str) -> Iterator[None]:
         import torch
 
         torch.set_num_threads(1)
+        if ours:
+            gc.freeze()
         yield
     finally:
         if ours:
+            # Not what nobody needs any more: the subjects that were built to learn their dtypes.
+            gc.collect()
             gc.freeze()
             gc.enable()
