@@ -25,9 +25,9 @@ from tests.quality.injected.bench import Bench
 from tests.quality.injected.copies import RELEASE, installed_release
 from tests.quality.injected.faults import FAULTS
 
-PROGRAMS = {"prefill": (6, 1, 1), "decode": (1,) * 20}
-"""Rows of 8 tokens, of which the first decode goes wrong, and rows of 20, of which the second token
-does."""
+PROGRAMS = {"prefill": (6, 1, 1), "decode": (1,) * 20, "long": (62, 1, 1)}
+"""Rows of 8 and of 64 tokens, of which the first decode goes wrong, and rows of 20, of which the
+second token does."""
 
 
 FRESH = """

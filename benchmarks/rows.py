@@ -11,7 +11,11 @@ LOCATED = (
     ("zoo", "the built-in decoder", "zoo", ()),
     ("llama", "a copy of transformers' llama", "llama", ()),
 )
-PROGRAM_WORDS = {"prefill": "rows of 8, prefilled", "decode": "rows of 20, token by token"}
+PROGRAM_WORDS = {
+    "prefill": "rows of 8, prefilled",
+    "decode": "rows of 20, token by token",
+    "long": "rows of 64, prefilled",
+}
 
 ROWS = (
     Row(
@@ -133,6 +137,7 @@ ROWS = (
         )
         for name, what, function, arguments in LOCATED
         for program in PROGRAM_WORDS
+        if program != "long" or name == "4-layers"
     ),
     Row(
         "score.command",
