@@ -188,6 +188,18 @@ def test_what_was_not_exercised_is_listed():
     assert "not drawn" in few.values()
 
 
+def test_what_is_offered_and_not_drawn_is_told_from_what_is_not_offered():
+    """Each feature and law by the offer that it needs."""
+    hunt = replace(kvfuzz.fuzz(Recomputes, seed=1, examples=1), exercised={})
+    needed = {"crop": "crop", "fork": "copy", "restore": "save", "reset": "reset", "mask": "mask"}
+    needed |= dict.fromkeys(("reorder", "select", "repeat"), "reorder")
+    needed |= dict.fromkeys(("left padding", "right padding"), "mask")
+    needed |= {"positions": "positions", "frame": "view", "generation": "generate"}
+    for word, offer in needed.items():
+        assert replace(hunt, offers=frozenset()).not_exercised()[word] == "not offered"
+        assert replace(hunt, offers=frozenset({offer})).not_exercised()[word] == "not drawn"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
