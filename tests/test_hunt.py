@@ -20,6 +20,7 @@ from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import DrawnRound
 from kvfuzz.search.replay import replay
 from kvfuzz.search.rounds import Plan, Tally, draw_cases
+from kvfuzz.search.shrink import Shrunk
 from kvfuzz.search.strategies import Balance, space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.testing.assertions import assert_agrees
@@ -136,7 +137,8 @@ def test_two_workers_find_what_one_finds():
 
 def test_a_tally_is_the_same_after_a_round_trip_through_json():
     """As a worker process sends it, with divergences that were expected."""
-    failure = fuzz(models.ForgetsOnDecode, seed=0).failure
+    found = fuzz(models.ForgetsOnDecode, seed=0).failure
+    failure = Shrunk(found.case, found.verdict, passes=0, done=False)
     tally = Tally(cases=3, bases=("measured",), expected=Counter({1: 2}), failure=failure)
     assert Tally.from_json(json.loads(json.dumps(tally.to_json()))) == tally
 

@@ -96,7 +96,8 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         found = self.failure
-        failure = found and asdict(found) | {"case": found.case.to_json()}
+        # A failure of a round has not been shrunk: its case and verdict are all there is.
+        failure = found and {"case": found.case.to_json(), "verdict": asdict(found.verdict)}
         return {**vars(self), "failure": failure}
 
     @classmethod
@@ -108,7 +109,7 @@ class Tally:
         made.expected = Counter({int(index): n for index, n in made.expected.items()})
         if found is not None:
             case, verdict = Case.from_json(found["case"]), Verdict.from_json(found["verdict"])
-            made.failure = Shrunk(**found | {"case": case, "verdict": verdict})
+            made.failure = Shrunk(case, verdict, passes=0, done=False)
         return made
 
 
