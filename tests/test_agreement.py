@@ -7,6 +7,7 @@ import torch
 
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidCase, InvalidSubject
+from kvfuzz.oracle import reference
 from kvfuzz.oracle.agreement import check, check_against, quick_check
 from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.judge import KnownReference, judge_quickly
@@ -260,3 +261,43 @@ def test_a_quick_check_diverges_where_a_check_does(subject):
     assert repr((quick.diverged, quick.first, quick.error)) == repr(
         (whole.diverged, whole.first, whole.error)
     )
+
+
+def test_clear_agreements_need_no_noise(monkeypatch):
+    """It is measured once logits differ by more than half of the least tolerance, and then the same
+    logits are judged."""
+    calls, measured = [], []
+    real = reference.logits_noise
+    monkeypatch.setattr(reference, "logits_noise", lambda *a: measured.append(a) or real(*a))
+
+    class Off(models.Summing):
+        def cached(self, tokens, cache):
+            calls.append(tokens)
+            logits, cache = super().cached(tokens, cache)
+            return logits * (1 + self.off), cache
+
+    for off, times, status in ((0.0, 0, "agreed"), (7e-7, 1, "agreed"), (1e-4, 1, "diverged")):
+        del calls[:], measured[:]
+        subject = Off()
+        subject.off = off
+        assert check(subject, CASE, trace=False).status == status
+        assert (len(measured), len(calls)) == (times, len(CASE.schedule))
+
+
+def test_a_cached_path_that_changes_the_weights_does_not_widen_its_tolerance():
+    """The noise of what it leaves behind would allow any difference."""
+
+    class Corrupts(models.Summing):
+        fed = 0
+
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            self.fed += tokens.shape[1]
+            if self.fed == CASE.length:
+                self.table.mul_(1e6)
+            return logits * (1 + 1e-4), cache
+
+    subject = Corrupts()
+    verdict = check(subject, CASE, trace=False)
+    assert (verdict.status, verdict.basis) == ("diverged", "least")
+    assert find_reference(subject, CASE).tolerance.allowed.min() > 1e-4 * verdict.first.uncached

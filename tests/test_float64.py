@@ -113,8 +113,8 @@ def test_islands_and_buffers_are_float64_inside():
 def test_a_clean_preallocated_cache_is_not_accused():
     """In neither dtype."""
     hunt = fuzz(numerics.Preallocated, examples=60, seed=0)
-    assert (hunt.verdict, hunt.bases) == ("agreed", ("measured",))
-    assert hunt.worst_excess < 0.5
+    assert (hunt.verdict, hunt.bases) == ("agreed", ("measured", "least"))
+    assert hunt.worst_excess <= 0.5
 
 
 def test_a_cache_that_rounds_to_bfloat16_is_caught_inside():
@@ -308,12 +308,13 @@ class RoundsLongRows(models.Summing):
 
 def test_an_island_that_a_short_row_does_not_show_hides_no_fault():
     """A twin stays in float64 for a whole case if it asks for no float32. One that asks only in
-    longer rows is noticed by its noise, and judged again with every call promoted."""
+    longer rows is noticed in its first uncached call, and judged again with every call promoted."""
     case = Case(CASE.tokens, (2, 2, 2), dtype="float64")
     subject = Float64Subject(RoundsLongRows())
-    with subject.staying():
+    with subject.twin.running(promoting=False):
+        subject.twin.stays = subject._watched = True
         assert check_against(find_reference(subject, case, noise=False), subject, case).excess < 1
-    assert not subject.twin.promotes
+    subject.twin.stays = False
     assert judge(subject, case).verdict.diverged
     assert subject.twin.promotes
 

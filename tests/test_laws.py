@@ -12,9 +12,10 @@ from kvfuzz.case.schedule import Crop, Fork, Reorder, Reset, Restore
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.oracle.reference import find_reference
-from kvfuzz.search.judge import KnownReference, check_law
+from kvfuzz.search.judge import KnownReference, check_law, judge
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.zoo.decoder import Decoder
+from tests.subjects import models
 from tests.subjects.recomputing import Recomputes
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -145,7 +146,7 @@ def test_a_law_that_says_nothing_about_a_case_is_discarded():
 def test_a_law_takes_a_reference_that_is_already_known():
     """With the verdict that it gives without."""
     subject, case = Recomputes(), Case(ROWS, (5,))
-    known = KnownReference(case, subject, find_reference(subject, case), measured=True)
+    known = KnownReference(case, subject, find_reference(subject, case))
     verdict = check_law("causality", subject, case, known=known)
     assert verdict == check_law("causality", subject, case, known=None)
     assert (verdict.rows, verdict.weak_rows) == (verdict.positions, verdict.weak_positions)
@@ -355,3 +356,28 @@ def test_a_calibration_counts_in_a_law_too():
     case = Case(ROWS, (2, 3))
     assert check_law("isolation", Rounds(), case).diverged
     assert check_law("isolation", Rounds(), case, leeway=100.0).status == "agreed"
+
+
+def test_a_law_that_the_least_tolerance_breaks_is_judged_by_the_measured_one():
+    """Rows that run alone round otherwise, within the noise of a model that passes through half
+    precision."""
+
+    class RoundsByBatch(models.Summing):
+        def uncached(self, tokens):
+            return self._rounded(super().uncached(tokens), tokens)
+
+        def cached(self, tokens, cache):
+            logits, cache = super().cached(tokens, cache)
+            return self._rounded(logits, tokens), cache
+
+        def _rounded(self, logits, tokens):
+            if logits.dtype == torch.float64:
+                return logits
+            return logits.half().to(logits.dtype) * (1 + self.share * (len(tokens) == 1))
+
+    case = Case(ROWS, (2, 3))
+    for share, diverged in ((1e-4, False), (0.1, True)):
+        subject = RoundsByBatch()
+        subject.share = share
+        found = judge(subject, case, "isolation", trace=False)
+        assert (found.agreement.basis, found.companion.diverged) == ("least", diverged)

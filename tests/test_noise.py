@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kvfuzz.case.case import Case
-from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.agreement import check, check_against
 from kvfuzz.oracle.noise import DRAWS, Unmeasurable, logits_noise, perturbation, states_noise
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.oracle.tolerance import measured
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import fuzz
@@ -112,10 +113,10 @@ def test_weights_that_are_not_found_are_said_not_to_be(make, reason):
 def test_an_opaque_subject_is_judged_by_the_constant_and_the_text_says_so(make):
     """The documented fallback, stated in the verdict and in the hunt's text."""
     case = Case(ROWS, (3, 1, 4))
-    verdict = check(make(), case)
+    verdict = check_against(find_reference(make(), case), make(), case)
     assert (verdict.status, verdict.basis) == ("agreed", "constant")
     hunt = fuzz(make, examples=20, seed=0)
-    assert (hunt.verdict, hunt.bases) == ("agreed", ("constant",))
+    assert (hunt.verdict, hunt.bases) == ("agreed", ("constant", "least"))
     assert "tolerance: a constant, since the noise of this subject cannot be measured" in hunt_text(
         hunt
     )
@@ -127,7 +128,7 @@ def test_an_opaque_subject_is_judged_by_the_constant_and_the_text_says_so(make):
 )
 def test_weights_are_found_wherever_a_subject_keeps_them(make):
     """In `model`, in a module under another name, in plain tensors."""
-    assert check(make(), Case(ROWS, (3, 1, 4))).basis == "measured"
+    assert find_reference(make(), Case(ROWS, (3, 1, 4))).tolerance.basis == "measured"
 
 
 def test_weights_are_what_they_were_bit_for_bit():
@@ -235,7 +236,7 @@ def test_a_transformers_model_is_measured_in_both_lanes():
         case = Case(ROWS, (3, 1, 4), seed=4, dtype=dtype, config=factory.first_config())
         subject = factory.subject(case)
         before = [p.clone() for p in subject.model.parameters()]
-        verdict = check(subject, case)
+        verdict = check_against(find_reference(subject, case), subject, case)
         assert (verdict.status, verdict.basis) == ("agreed", "measured")
         after = list(subject.model.parameters())
         assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
@@ -249,7 +250,7 @@ def test_experts_that_have_no_float64_kernel_are_measured_one_by_one():
     subject = factory.build(0, "float32", config)
     before = getattr(subject.model.config, "_experts_implementation", None)
     case = Case(ROWS, (3, 1, 4), config=config)
-    assert check(subject, case).basis == "measured"
+    assert find_reference(subject, case).tolerance.basis == "measured"
     assert getattr(subject.model.config, "_experts_implementation", None) == before
 
 

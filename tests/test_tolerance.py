@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfuzz.case.case import Case
-from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.agreement import check, check_against
 from kvfuzz.oracle.compare import compare, verdict_from
 from kvfuzz.oracle.reference import find_reference, tolerance_for
 from kvfuzz.oracle.tolerance import constant, declared, measured
@@ -174,7 +174,9 @@ def test_a_noisier_uncached_path_does_widen_the_tolerance():
 
 def test_the_verdict_says_where_its_tolerance_comes_from():
     """And at which position it came closest to it."""
-    verdict = check(models.Summing(), CASE)
+    subject = models.Summing()
+    assert (check(subject, CASE).status, check(subject, CASE).basis) == ("agreed", "least")
+    verdict = check_against(find_reference(subject, CASE), subject, CASE)
     assert (verdict.status, verdict.basis) == ("agreed", "measured")
     row, position = verdict.worst
     assert row == 0

@@ -59,10 +59,10 @@ class Verdict:
     `positions` counts the positions compared, over all rows, and `weak_positions` those where
     rounding could hide any fault. `excess` is the largest |difference| / allowed, above 1 if
     diverged; `worst` is its row and column; `dtype` is the dtype whose rounding is allowed for, and
-    `basis` the source of the allowed difference (`measured`, `own dtype`, `constant`
-    or `declared`).
-    `differences` and `allowed` hold the values of the worst logit of each cell of the token table,
-    [rows][columns]. `first` is the first divergence, `impact` its effect on predictions.
+    `basis` the source of the allowed difference (`measured`, `own dtype`, `constant`, `declared`
+    or `least`; None where no tolerance decided). `differences` and `allowed` hold the values of the
+    worst logit of each cell of the token table, [rows][columns]. `first` is the first
+    divergence, `impact` its effect on predictions.
 
     `error` is what a path raised, at step `error_step`; `precision` names a dtype that the cached
     path alone rounds to; `reason` says why a case is weak, vacuous or discarded. `prefixwise` is

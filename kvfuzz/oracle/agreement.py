@@ -20,10 +20,13 @@ from kvfuzz.oracle.reference import (
     agree,
     find_prefixwise,
     find_reference,
+    is_unchanged,
     last_logits,
+    measure_noise,
     tolerance_for,
 )
-from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
+from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision, notices_other_tokens
+from kvfuzz.oracle.tolerance import KAPPA, most
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.precision import record_casts
@@ -73,33 +76,27 @@ def check_agreement(
     leeway: float = 1.0,
     trace: bool = True,
     probe: bool = True,
+    measure: bool = False,
 ) -> Agreement:
-    """Does the work of `check`, on a subject that its factory has checked."""
+    """Does the work of `check`, on a subject that its factory has checked.
+
+    The noise is measured first if `measure` is true, else only where it may decide.
+    """
     with seeded(case.seed):
-        expected = find_reference(subject, case, name, leeway)
-        found = compare_paths(expected, subject, case, name)
-        verdict, expected = _recheck(found.verdict, expected, subject, case, name, leeway)
+        expected = find_reference(subject, case, name, leeway, noise=measure)
+        cached = _try_cached(subject, case, name)
+        verdict, expected = _judge_in_two(expected, cached, subject, case)
+        verdict, expected = _recheck(verdict, expected, subject, case, name, leeway)
         verdict = _weigh(verdict, expected, subject, case, trace, probe)
-        return Agreement(verdict, KnownRuns(expected, found.runs.cached))
+        return Agreement(verdict, KnownRuns(expected, _logits(cached)))
 
 
 def quick_check(subject: Subject, case: Case, name: str = "subject") -> Verdict:
     """Says whether the paths diverge on `case`, in a fraction of the time of `check_agreement`.
 
-    It skips `trace` and `probe`, and measures no noise if the logits differ by less than the
-    smallest tolerance: `excess` then refers to that tolerance, and a weak position counts as
-    agreed.
+    It skips `trace` and `probe`.
     """
-    with seeded(case.seed):
-        expected = find_reference(subject, case, name, noise=False)
-        cached = _try_cached(subject, case, name)
-        verdict = _judge_logits(expected, cached, case)
-        if verdict.first is not None:
-            # The same logits are judged again: the first run of the cached path may have changed
-            # the state of a faulty subject, and a second run could differ.
-            expected = find_reference(subject, case, name)
-            verdict = _judge_logits(expected, cached, case)
-        return _recheck(verdict, expected, subject, case, name)[0]
+    return check_agreement(subject, case, name, trace=False, probe=False).verdict
 
 
 def check_in_two(
@@ -111,7 +108,29 @@ def check_in_two(
     verdict = _judge_logits(least, cached, case)
     if verdict.first is not None:
         verdict = _judge_logits(expected(), cached, case)
-    return Agreement(verdict, KnownRuns(cached=cached if isinstance(cached, Tensor) else None))
+    return Agreement(verdict, KnownRuns(cached=_logits(cached)))
+
+
+CLEAR = 0.5
+"""Logits that differ by less than this share of the least tolerance agree whatever the noise."""
+
+
+def _judge_in_two(
+    expected: Reference, cached: Cached, subject: Subject, case: Case
+) -> tuple[Verdict, Reference]:
+    """Judges the `cached` logits by the least tolerance; measures the noise unless they clearly
+    agree, and judges the same logits again. (A second run of a faulty subject could differ.)
+
+    A coarse dtype is always measured: there the least tolerance could hide faults.
+    """
+    verdict = _judge_logits(expected, cached, case)
+    if not expected.is_least or not isinstance(cached, Tensor):
+        return verdict, expected
+    clear = verdict.status == "agreed" and verdict.excess <= CLEAR
+    if clear and expected.known[1].dtype in KAPPA:
+        return verdict, expected
+    expected = measure_noise(expected, subject, case)
+    return _judge_logits(expected, cached, case), expected
 
 
 def check_against(
@@ -126,11 +145,18 @@ def compare_paths(
 ) -> Agreement:
     """Does the work of `check_against`, and returns the cached logits too."""
     cached = _try_cached(subject, case, name)
-    verdict = _judge_logits(expected, cached, case)
-    return Agreement(verdict, KnownRuns(expected, cached if isinstance(cached, Tensor) else None))
+    return Agreement(_judge_logits(expected, cached, case), KnownRuns(expected, _logits(cached)))
 
 
-def _try_cached(subject: Subject, case: Case, name: str) -> Tensor | Refused | CachedPathRaised:
+Cached = Tensor | Refused | CachedPathRaised
+"""The logits of the cached path, or why there are none."""
+
+
+def _logits(cached: Cached) -> Tensor | None:
+    return cached if isinstance(cached, Tensor) else None
+
+
+def _try_cached(subject: Subject, case: Case, name: str) -> Cached:
     """Runs the cached path; returns its logits or the reason that there are none."""
     try:
         return run_cached(subject, case, name)
@@ -138,9 +164,7 @@ def _try_cached(subject: Subject, case: Case, name: str) -> Tensor | Refused | C
         return error
 
 
-def _judge_logits(
-    expected: Reference, cached: Tensor | Refused | CachedPathRaised, case: Case
-) -> Verdict:
+def _judge_logits(expected: Reference, cached: Cached, case: Case) -> Verdict:
     """Returns the verdict on `case` from the result of the `cached` path."""
     if isinstance(cached, Refused):
         return Verdict("discarded", reason=str(cached))
@@ -196,7 +220,8 @@ def _recheck_prefix(
     """Runs the uncached path on the prefix alone, up to the first position that differs.
 
     That is its definition; the reference took the logits from one run over the whole rows, which
-    give the same only if the subject is causal. If not, every prefix is run alone.
+    give the same only if the subject is causal. If not, every prefix is run alone; unless the
+    cached path has changed what the uncached path gives.
     """
     assert verdict.first is not None
     logits, tolerance = expected.known
@@ -205,6 +230,8 @@ def _recheck_prefix(
     inside = logits[:, position : position + 1]
     bound = tolerance.between(position, position + 1)
     if isinstance(alone, Tensor) and agree(alone, inside, bound):
+        return verdict, expected
+    if not is_unchanged(expected, subject, case):
         return verdict, expected
     expected = find_prefixwise(subject, case, name, logits, leeway)
     return check_against(expected, subject, case, name), expected
@@ -241,16 +268,25 @@ def _weigh(
     or `vacuous`."""
     if verdict.status not in ("agreed", "weak"):
         return verdict
-    logits, tolerance = expected.known
+    logits, _ = expected.known
     lost = lost_precision(subject, case, compute_dtype(logits.dtype, subject)) if trace else None
     if lost is not None:
-        return replace(verdict, status="diverged", excess=torch.inf, precision=lost)
-    table = layout(case).table
-    if (
-        probe
-        and verdict.status == "agreed"
-        and is_vacuous(subject, case, table(logits), tolerance.at(table))
-    ):
+        # No tolerance decides, so the verdict has no basis.
+        return replace(verdict, status="diverged", excess=torch.inf, precision=lost, basis=None)
+    if probe and verdict.status == "agreed" and _is_vacuous(expected, subject, case):
         reason = "a corrupted cache would have given the same logits"
         return replace(verdict, status="vacuous", reason=reason)
     return verdict
+
+
+def _is_vacuous(expected: Reference, subject: Subject, case: Case) -> bool:
+    """Asks `is_vacuous`, by the largest tolerance that there is; measures the noise where that does
+    not settle it."""
+    table = layout(case).table
+    logits, tolerance = expected.known
+    if expected.is_least:
+        largest = most(logits, tolerance.dtype)
+        if notices_other_tokens(subject, case, table(logits), largest.at(table)):
+            return False
+        _, tolerance = measure_noise(expected, subject, case).known
+    return is_vacuous(subject, case, table(logits), tolerance.at(table))

@@ -21,7 +21,7 @@ from torch import Tensor
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import Promotion, Twin, perturbing, promoted, twin_of
+from kvfuzz.subjects.float64 import Twin, perturbing, promoted, twin_of
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, note_pass, run_uncached, seeded
 
@@ -95,14 +95,8 @@ def _run_twin(
     with twin.running(promoting=False), perturbing(twin.weights, twin.values) as perturb:
         for draw in range(DRAWS):
             perturb(size, draw)
-            watched = twin.stays and draw == 0  # such a twin promotes nothing: should it have?
-            with (
-                promoted(promoting or watched, twin.native)
-                if twin.exact
-                else nullcontext(Promotion())
-            ) as promotion:
+            with promoted(promoting, twin.native) if twin.exact else nullcontext():
                 moved.append(run_alike())
-            twin.promotes |= promotion.needed
     return [truth, *moved]
 
 

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.layout import Layout, layout
-from kvfuzz.errors import InvalidSubject
+from kvfuzz.errors import InvalidSubject, KvfuzzError
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.noise import Unmeasurable, logits_noise
-from kvfuzz.oracle.tolerance import Basis, Tolerance, constant, declared, measured
+from kvfuzz.oracle.tolerance import Basis, Tolerance, constant, declared, least, measured
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import TwinlessSubject
 from kvfuzz.subjects.protocol import Subject, cache_dtype
-from kvfuzz.subjects.run import Rows, run_uncached
+from kvfuzz.subjects.run import Rows, run_uncached, seeded
 
 
 @dataclass(frozen=True)
 class Reference:
     """The uncached logits [sequences, time, vocab] of the sequences of a case
     (`kvfuzz.case.layout`) and their tolerance, or the error that the uncached path raised.
-    `prefixwise` is true if the logits come from one run per prefix."""
+    `prefixwise` is true if the logits come from one run per prefix. `leeway` is that of a
+    calibration, and multiplies the tolerance outside float64."""
 
     logits: Tensor | None = None
     tolerance: Tolerance | None = None
     error: Exception | None = None
     prefixwise: bool = False
+    leeway: float = 1.0
+
+    @property
+    def is_least(self) -> bool:
+        """Whether the tolerance is the least one, since the noise was not measured."""
+        return self.tolerance is not None and self.tolerance.basis == "least"
 
     @property
     def known(self) -> tuple[Tensor, Tolerance]:
@@ -63,7 +70,8 @@ def find_reference(
 
     By the contract that takes one run per prefix. A causal subject gives the same logits in one run
     over the whole rows; one more run, over a prefix alone, tests that on this case. If the two
-    differ, every prefix is run. Without `noise` the tolerance is the smallest possible one.
+    differ, every prefix is run. Without `noise` the tolerance is the least one, unless these runs
+    differ by more.
     """
     found = layout(case)
     length = tested_prefix(case, found)
@@ -75,9 +83,50 @@ def find_reference(
     except Exception as error:
         return Reference(error=error)
     tolerance = tolerance_for(subject, case, whole, leeway=leeway, noise=noise)
+    expected = Reference(whole, tolerance, leeway=leeway)
     if length == 0 or agree(alone, whole[:, :length], tolerance.between(0, length)):
-        return Reference(whole, tolerance)
+        return expected
+    if expected.is_least:
+        expected = measure_noise(expected, subject, case)
+        if agree(alone, whole[:, :length], expected.known[1].between(0, length)):
+            return expected
     return find_prefixwise(subject, case, name, whole, leeway)
+
+
+def measure_noise(expected: Reference, subject: Subject, case: Case) -> Reference:
+    """Returns the reference with the tolerance by its noise, if it has the least one.
+
+    The cached path may have run since. If that changed the uncached logits by more than rounding,
+    the subject is broken, and its noise is no longer that of the reference: the least tolerance
+    stays. So a fault cannot widen its own tolerance.
+    """
+    if not expected.is_least:
+        return expected
+    again = _run_again(subject, case)
+    if again is None:
+        return expected
+    tolerance = tolerance_for(subject, case, again, leeway=expected.leeway)
+    logits, _ = expected.known
+    same = torch.equal(again, logits) or agree(again, logits, tolerance)
+    return replace(expected, tolerance=tolerance) if same else expected
+
+
+def is_unchanged(expected: Reference, subject: Subject, case: Case) -> bool:
+    """Whether the uncached path, run again over the whole rows, still gives what is expected."""
+    logits, tolerance = expected.known
+    again = _run_again(subject, case)
+    return again is not None and agree(again, logits, tolerance)
+
+
+def _run_again(subject: Subject, case: Case) -> Tensor | None:
+    """Returns the logits of the uncached path over the whole rows; None if it raises now."""
+    with seeded(case.seed):
+        try:
+            return run_uncached(subject, layout(case).sequences)
+        except KvfuzzError:
+            raise
+        except Exception:
+            return None
 
 
 def tested_prefix(case: Case, found: Layout) -> int:
@@ -104,7 +153,7 @@ def tolerance_for(
     Its noise is that of `whole`, the logits of one run over all sequences of `case`. The weights
     are perturbed by the roundoff of the coarsest dtype among that of the subject, the declared one
     of its cache, and `islands`, coarser dtypes that the uncached path passes through. A subject
-    that cannot be measured gets a constant tolerance. Without `noise` the noise counts as zero.
+    that cannot be measured gets a constant tolerance. Without `noise` it gets the least one.
     """
     logits = whole if logits is None else logits
     stored = cache_dtype(subject)
@@ -115,7 +164,7 @@ def tolerance_for(
         return declared(logits, bound, dtype)
     leeway = 1.0 if dtype == torch.float64 else leeway
     if not noise:
-        return measured(logits, torch.zeros_like(logits[..., 0]), dtype, leeway)
+        return least(logits, dtype, leeway)
     try:
         found = logits_noise(subject, layout(case).sequences, whole, dtype)
     except Unmeasurable:
@@ -138,7 +187,7 @@ def find_prefixwise(
     if isinstance(found, Exception):
         return Reference(error=found, prefixwise=True)
     tolerance = tolerance_for(subject, case, whole, found, leeway)
-    return Reference(found, tolerance, prefixwise=True)
+    return Reference(found, tolerance, prefixwise=True, leeway=leeway)
 
 
 def prefixwise_logits(subject: Subject, case: Case, name: str) -> Tensor | Exception:

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name, epsilon
 
-Basis = Literal["measured", "own dtype", "constant", "declared"]
+Basis = Literal["measured", "own dtype", "constant", "declared", "least"]
 """The source of a tolerance: the noise of the case, measured by the float64 twin or, without it, in
-the subject's own dtype; a constant; or what the subject declares."""
+the subject's own dtype; a constant; or what the subject declares. `least` is that of a case without
+noise: no case is allowed less."""
 
 
 # The bound in units of the floor, the sum in parentheses above. Correct decoders reach half of the
@@ -92,6 +93,17 @@ def measured(
     floor = floor + 2 * ROUNDOFF[dtype] * scale
     bound = kappa(dtype) * leeway * floor
     return Tolerance(bound[..., None] * shares, bound > WEAK * scale, dtype, basis)
+
+
+def least(uncached: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Tolerance:
+    """Returns the tolerance of `uncached` [batch, time, features] if its noise were zero."""
+    return measured(uncached, torch.zeros_like(uncached[..., 0]), dtype, leeway, "least")
+
+
+def most(uncached: Tensor, dtype: torch.dtype) -> Tolerance:
+    """Returns the largest tolerance of `uncached` [batch, time, features] at a position that is not
+    weak."""
+    return _of_scale(uncached, WEAK, dtype, "least")
 
 
 def constant(

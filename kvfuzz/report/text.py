@@ -24,6 +24,7 @@ BASES = {
     "own dtype": "from the noise of the uncached path in this dtype, without the float64 twin",
     "constant": "a constant, scaled to the largest logit there",
     "declared": "as the subject declares for its cache",
+    "least": "the least that any case is allowed",
 }
 
 

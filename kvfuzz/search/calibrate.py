@@ -102,7 +102,9 @@ def _measure(
     worst: tuple[float, Case, Verdict] | None = None
     positions = weak_positions = read = 0
     for number, case in enumerate(draw_cases(space, seed, examples)):
-        verdict = check_agreement(factory.subject(case), case, factory.name, probe=False).verdict
+        verdict = check_agreement(
+            factory.subject(case), case, factory.name, probe=False, measure=True
+        ).verdict
         if verdict.diverged and (dtype == "float64" or verdict.first is None):
             raise Diverges(
                 f"{factory.name} diverges in {dtype}; only a correct subject can be calibrated: "

@@ -18,7 +18,7 @@ from kvfuzz.oracle.agreement import (
     quick_check,
 )
 from kvfuzz.oracle.laws import LAWS, check_companion
-from kvfuzz.oracle.reference import KnownRuns, Reference, find_reference, tolerance_for
+from kvfuzz.oracle.reference import KnownRuns, Reference, find_reference, measure_noise
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 
@@ -28,38 +28,27 @@ class KnownReference:
     """The reference of `case`, computed once for all subjects that have the uncached path of
     `subject` and differ in their cached path.
 
-    `found` has the smallest tolerance that there is, unless its noise is `measured`: that is left
-    until some logits differ by more. `leeway` is that of a calibration.
+    `found` has the least tolerance: the noise is not measured until some logits differ by more.
     """
 
     case: Case
     subject: Subject
     found: Reference
-    leeway: float = 1.0
-    measured: bool = False
 
     @classmethod
     def find(cls, subject: Subject, case: Case, leeway: float = 1.0) -> KnownReference:
         """Computes the reference of `case`, without its noise."""
-        return cls(case, subject, find_reference(subject, case, leeway=leeway, noise=False), leeway)
+        return cls(case, subject, find_reference(subject, case, leeway=leeway, noise=False))
 
     @cached_property
     def expected(self) -> Reference:
         """The reference with its measured noise."""
-        found = self.found
-        if self.measured or found.error is not None:
-            return found
-        # Two uncached runs that differ by more than the smallest tolerance may agree within noise.
-        if found.prefixwise:
-            return find_reference(self.subject, self.case, leeway=self.leeway)
-        assert found.logits is not None
-        tolerance = tolerance_for(self.subject, self.case, found.logits, leeway=self.leeway)
-        return replace(found, tolerance=tolerance)
+        return measure_noise(self.found, self.subject, self.case)
 
     def check(self, subject: Subject) -> Agreement:
         """Compares the cached path of `subject` with the reference. Where no logits differ by more
-        than the smallest tolerance, a weak position counts as agreed."""
-        if self.measured or self.found.prefixwise or "expected" in vars(self):
+        than the least tolerance, a weak position counts as agreed."""
+        if not self.found.is_least or "expected" in vars(self):
             return compare_paths(self.expected, subject, self.case)
         return check_in_two(self.found, lambda: self.expected, subject, self.case)
 
@@ -93,14 +82,18 @@ def judge(
     leeway: float = 1.0,
     trace: bool = True,
     probe: bool = True,
+    measure: bool = False,
 ) -> Judgement:
     """Judges `case` by agreement, and then by `law`, one of LAWS.
 
     The factory has checked `subject`. `leeway`, `trace` and `probe` are those of `kvfuzz.check`.
+    The noise is measured first if `measure` is true, else only where it may decide.
     """
 
     def judged() -> Judgement:
-        found = check_agreement(subject, case, name, leeway=leeway, trace=trace, probe=probe)
+        found = check_agreement(
+            subject, case, name, leeway=leeway, trace=trace, probe=probe, measure=measure
+        )
         return _with_companion(found, law, subject, case, name)
 
     if law == "latent" or not isinstance(subject, Float64Subject) or subject.twin.promotes:

@@ -205,8 +205,8 @@ def run_round(
 ) -> Tally:
     """Runs one round of `plan`, up to the first failure, which is not shrunk yet. `progress` is
     called with the number of cases done, of which `before` were done in earlier rounds."""
-    run = _Round(factory, plan, progress, before)
     seed, examples = plan.round_seed(index), plan.round_size(index)
+    run = _Round(factory, plan, progress, before, climbs=examples >= TARGETED)
     try:
         run_strategy(plan.space, seed, examples, run.examine, plan.database)
     except _Refused as refused:
@@ -254,6 +254,7 @@ class _Round:
     plan: Plan
     progress: Callable[[int], None] | None
     before: int
+    climbs: bool
     tally: Tally = field(default_factory=Tally)
     traced: set[str] = field(default_factory=set)
 
@@ -287,7 +288,10 @@ class _Round:
     def _judge(self, case: Case, law: str, trace: bool) -> Judgement:
         subject, name = self.factory.subject(case), self.factory.name
         leeway = self.plan.options.leeway(case.dtype)
-        return judge(subject, case, law, name, leeway=leeway, trace=trace)
+        # A run that climbs the excess needs the measured one of every case. The first case shows
+        # how the noise of the subject is measured, and whether there is room for it.
+        measure = self.climbs or self.tally.cases == 0
+        return judge(subject, case, law, name, leeway=leeway, trace=trace, measure=measure)
 
 
 def _branches_of(case: Case) -> set[str]:

@@ -185,13 +185,14 @@ class Float64Subject:
     def __init__(self, subject: Any) -> None:
         self.subject = subject
         self.twin = Twin(subject, always=True)
+        self._watched = False
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """Inside the context the twin runs all the time and promotes nothing, which halves the time
-        of a small model. The measurement of noise still watches one run for requests of float32."""
+        """Inside the context the twin runs all the time, which halves the time of a small model. It
+        promotes only the first uncached call, and `promotes` says if that asked for float32."""
         with self.twin.running(promoting=False):
-            self.twin.stays = True
+            self.twin.stays, self._watched = True, False
             try:
                 yield
             finally:
@@ -204,8 +205,9 @@ class Float64Subject:
 
         @functools.wraps(found)
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self.twin.stays:
+            if self.twin.stays and (self._watched or name != "uncached"):
                 return found(*args, **kwargs)
+            self._watched = True
             with self.twin.running() as promotion:
                 answer = found(*args, **kwargs)
             self.twin.promotes |= promotion.needed

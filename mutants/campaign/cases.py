@@ -83,9 +83,7 @@ def draw_decidable_cases(prepared: PreparedCases) -> PreparedCases:
         verdict = check_against(expected, subject, case)
         if not verdict.diverged and verdict.status != "agreed":
             return verdict
-        references[prepared.key(len(cases), case)] = KnownReference(
-            case, subject, expected, measured=True
-        )
+        references[prepared.key(len(cases), case)] = KnownReference(case, subject, expected)
         cases.append(case)
         return None
 
