@@ -264,8 +264,8 @@ def test_a_quick_check_diverges_where_a_check_does(subject):
 
 
 def test_clear_agreements_need_no_noise(monkeypatch):
-    """It is measured once logits differ by more than half of the least tolerance, and then the same
-    logits are judged."""
+    """It is measured once logits differ by more than the least tolerance, and then the same logits
+    are judged."""
     calls, measured = [], []
     real = reference.logits_noise
     monkeypatch.setattr(reference, "logits_noise", lambda *a: measured.append(a) or real(*a))
@@ -276,7 +276,7 @@ def test_clear_agreements_need_no_noise(monkeypatch):
             logits, cache = super().cached(tokens, cache)
             return logits * (1 + self.off), cache
 
-    for off, times, status in ((0.0, 0, "agreed"), (7e-7, 1, "agreed"), (1e-4, 1, "diverged")):
+    for off, times, status in ((0.0, 0, "agreed"), (1.2e-6, 1, "agreed"), (1e-4, 1, "diverged")):
         del calls[:], measured[:]
         subject = Off()
         subject.off = off

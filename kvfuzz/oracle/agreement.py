@@ -25,8 +25,8 @@ from kvfuzz.oracle.reference import (
     measure_noise,
     tolerance_for,
 )
-from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision, notices_other_tokens
-from kvfuzz.oracle.tolerance import KAPPA, most
+from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
+from kvfuzz.oracle.tolerance import KAPPA
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.precision import record_casts
@@ -111,23 +111,18 @@ def check_in_two(
     return Agreement(verdict, KnownRuns(cached=_logits(cached)))
 
 
-CLEAR = 0.5
-"""Logits that differ by less than this share of the least tolerance agree whatever the noise."""
-
-
 def _judge_in_two(
     expected: Reference, cached: Cached, subject: Subject, case: Case
 ) -> tuple[Verdict, Reference]:
-    """Judges the `cached` logits by the least tolerance; measures the noise unless they clearly
-    agree, and judges the same logits again. (A second run of a faulty subject could differ.)
+    """Judges the `cached` logits by the least tolerance; measures the noise unless they agree, and
+    judges the same logits again. (A second run of a faulty subject could differ.)
 
     A coarse dtype is always measured: there the least tolerance could hide faults.
     """
     verdict = _judge_logits(expected, cached, case)
     if not expected.is_least or not isinstance(cached, Tensor):
         return verdict, expected
-    clear = verdict.status == "agreed" and verdict.excess <= CLEAR
-    if clear and expected.known[1].dtype in KAPPA:
+    if verdict.status == "agreed" and expected.known[1].dtype in KAPPA:
         return verdict, expected
     expected = measure_noise(expected, subject, case)
     return _judge_logits(expected, cached, case), expected
@@ -268,25 +263,19 @@ def _weigh(
     or `vacuous`."""
     if verdict.status not in ("agreed", "weak"):
         return verdict
-    logits, _ = expected.known
+    logits, tolerance = expected.known
     lost = lost_precision(subject, case, compute_dtype(logits.dtype, subject)) if trace else None
     if lost is not None:
         # No tolerance decides, so the verdict has no basis.
         return replace(verdict, status="diverged", excess=torch.inf, precision=lost, basis=None)
-    if probe and verdict.status == "agreed" and _is_vacuous(expected, subject, case):
+    # The tolerance is the one that decided. A corrupted cache that the least one notices could not
+    # have agreed by it; by the measured one it could, and that case would be vacuous.
+    table = layout(case).table
+    if (
+        probe
+        and verdict.status == "agreed"
+        and is_vacuous(subject, case, table(logits), tolerance.at(table))
+    ):
         reason = "a corrupted cache would have given the same logits"
         return replace(verdict, status="vacuous", reason=reason)
     return verdict
-
-
-def _is_vacuous(expected: Reference, subject: Subject, case: Case) -> bool:
-    """Asks `is_vacuous`, by the largest tolerance that there is; measures the noise where that does
-    not settle it."""
-    table = layout(case).table
-    logits, tolerance = expected.known
-    if expected.is_least:
-        largest = most(logits, tolerance.dtype)
-        if notices_other_tokens(subject, case, table(logits), largest.at(table)):
-            return False
-        _, tolerance = measure_noise(expected, subject, case).known
-    return is_vacuous(subject, case, table(logits), tolerance.at(table))

@@ -6,8 +6,8 @@ show, and would the case have noticed a corrupted cache?
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,75 +64,39 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     """Whether a corrupted cache would pass the first calls of `case`: give logits within
     `tolerance` of the `expected` ones, both [rows, columns, ...] of its token table.
 
-    The cache of other tokens is a corrupted one. Where the uncached path does not notice these, the
-    cached path decides: every number in the cache is changed a little, up or down, before the last
-    call that reads it, and then other tokens are fed before it. False for a case that reads no
+    The cache of other tokens is a corrupted one: where they change the uncached logits of the last
+    of these calls that reads a cache, agreement proves that the cache was not that of other tokens.
+    Where they do not, the cached path decides: every number in the cache is changed a little, up or
+    down, before that call, and then other tokens are fed before it. False for a case that reads no
     cache.
     """
-    probe = _probe(case, subject.vocab_size, expected, tolerance)
-    if probe is None or _notices(probe, subject):
-        return False
-
-    def unnoticed(watched: Subject, tried: Case) -> bool:
-        try:
-            return not probe.diverges(run_cached(watched, tried))
-        except (CachedPathRaised, RuntimeError):
-            return False
-
-    size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
-    corrupting: Any = _Corrupting(subject, probe.reader, size)
-    return unnoticed(corrupting, probe.first) and unnoticed(subject, probe.other)
-
-
-def notices_other_tokens(
-    subject: Subject, case: Case, expected: Tensor, tolerance: Tolerance
-) -> bool:
-    """Whether the uncached path gives logits beyond `tolerance` of the `expected` ones, if other
-    tokens come before the last of the first calls of `case` that read a cache; true for a case that
-    reads none. Then agreement proves that the cache was not that of other tokens."""
-    probe = _probe(case, subject.vocab_size, expected, tolerance)
-    return probe is None or _notices(probe, subject)
-
-
-@dataclass(frozen=True)
-class _Probe:
-    """The first calls of a case and the same with `other` tokens before call number `reader`; what
-    is `expected` in the columns of that call, and within which tolerance."""
-
-    first: Case
-    other: Case
-    reader: int
-    columns: slice
-    expected: Tensor
-    tolerance: Tolerance
-
-    def diverges(self, logits: Tensor) -> bool:
-        """Whether `logits` [rows, columns, ...] differ from what is expected."""
-        fed = layout(self.first).fed[:, self.columns].to(self.expected.device)
-        found = compare(logits[:, self.columns], self.expected, self.tolerance, fed)
-        return bool(found.diverges.any())
-
-
-def _probe(case: Case, vocab_size: int, expected: Tensor, tolerance: Tolerance) -> _Probe | None:
-    """Returns the probe of `case`; None if its first calls read no cache."""
     first = case.up_to_call(MOST_STEPS)
     calls = [step for step in first.steps() if step.feeds]
     readers = [number for number, step in enumerate(calls) if step.before[0]]
     if not readers:
-        return None
+        return False
     last = calls[readers[-1]]
     columns = slice(last.start, last.stop)
-    other = replace(first, tokens=_change_earlier(first, last, vocab_size))
-    bound = tolerance.between(last.start, last.stop)
-    return _Probe(first, other, readers[-1], columns, expected[:, columns], bound)
+    size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
+    bound, wanted = tolerance.between(last.start, last.stop), expected[:, columns]
+    fed = layout(first).fed[:, columns].to(wanted.device)
 
+    def noticed(found: Tensor) -> bool:
+        return bool(compare(found[:, columns], wanted, bound, fed).diverges.any())
 
-def _notices(probe: _Probe, subject: Subject) -> bool:
-    texts = layout(probe.other)
-    try:
-        return probe.diverges(texts.table(run_uncached(subject, texts.sequences)))
-    except Exception:
-        return False  # an uncached path that raises on other tokens decides nothing
+    def unnoticed(watched: Subject, tried: Case) -> bool:
+        try:
+            return not noticed(run_cached(watched, tried))
+        except (CachedPathRaised, RuntimeError):
+            return False
+
+    other = replace(first, tokens=_change_earlier(first, last, subject.vocab_size))
+    texts = layout(other)
+    with suppress(Exception):  # an uncached path that raises on other tokens decides nothing
+        if noticed(texts.table(run_uncached(subject, texts.sequences))):
+            return False
+    corrupting: Any = _Corrupting(subject, readers[-1], size)
+    return unnoticed(corrupting, first) and unnoticed(subject, other)
 
 
 def _change_earlier(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:

@@ -100,12 +100,6 @@ def least(uncached: Tensor, dtype: torch.dtype, leeway: float = 1.0) -> Toleranc
     return measured(uncached, torch.zeros_like(uncached[..., 0]), dtype, leeway, "least")
 
 
-def most(uncached: Tensor, dtype: torch.dtype) -> Tolerance:
-    """Returns the largest tolerance of `uncached` [batch, time, features] at a position that is not
-    weak."""
-    return _of_scale(uncached, WEAK, dtype, "least")
-
-
 def constant(
     uncached: Tensor, width: int | None, dtype: torch.dtype, leeway: float = 1.0
 ) -> Tolerance:

@@ -113,8 +113,9 @@ class Hunt:
     The other counts are of `cases`: `read` agreed and read their cache; `discarded`, `weak` and
     `vacuous` ones proved nothing, for the `reasons` given, and others were drawn instead.
     `prefixwise` cases had uncached logits that depended on later tokens or on the length.
-    `worst_excess` is the largest |difference| / allowed; `bases` says where the allowed difference
-    came from. `calibration` is the path of the calibration file, if one was used.
+    `worst_excess` is the largest |difference| / allowed of the cases whose noise was measured;
+    `bases` says where the allowed difference came from. `calibration` is the path of the
+    calibration file, if one was used.
     """
 
     verdict: str

@@ -77,7 +77,8 @@ class Tally:
         self.vacuous += verdict.status == "vacuous"
         self.read += agreed and case.reads_cache
         self.prefixwise += verdict.prefixwise
-        self.worst_excess = max(self.worst_excess, verdict.excess)
+        if verdict.basis != "least":
+            self.worst_excess = max(self.worst_excess, verdict.excess)
         self.reasons = _distinct((*self.reasons, verdict.reason))[:MOST_REASONS]
         self.bases = _distinct((*self.bases, verdict.basis))
 
