@@ -144,7 +144,7 @@ def test_a_subject_without_a_name_is_called_subject():
             return super().cached(tokens, cache)[0]
 
     expected = find_reference(models.Summing(), CASE)
-    known = KnownReference(CASE, models.Summing(), expected, measured=True)
+    known = KnownReference(CASE, models.Summing(), expected)
     for judge in (
         lambda: check_against(expected, Forgetful(), CASE),
         lambda: judge_quickly(Forgetful(), CASE, known=known),
