@@ -99,10 +99,8 @@ CONTRACT = (
     _break(
         "a quick check runs the cached path once",
         "kvfuzz/oracle/agreement.py",
-        "            expected = find_reference(subject, case, name)\n"
-        "            verdict = _judge_logits(expected, cached, case)",
-        "            expected = find_reference(subject, case, name)\n"
-        "            verdict = check_against(expected, subject, case, name)",
+        "return _judge_logits(expected, cached, case), expected",
+        'return _judge_logits(expected, _try_cached(subject, case, "subject"), case), expected',
         "tests/test_agreement.py::test_a_quick_check_runs_the_cached_path_once",
     ),
     _break(

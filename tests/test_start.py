@@ -137,7 +137,7 @@ def test_no_command_imports_dynamo():
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
 
 
-@pytest.mark.full("imports dynamo to show that torch still does")
+@pytest.mark.full(reason="imports dynamo to show that torch still does")
 def test_a_dispatch_mode_that_does_not_say_so_imports_dynamo():
     """The test above can fail, with the torch that is installed."""
     loaded = modules_after(
