@@ -84,7 +84,7 @@ def test_a_score_counts_it_by_the_latent_check_alone(mutant_id, prepared):
 def test_the_witness_of_such_a_kill_is_shrunk_and_located():
     """As that of any other fault."""
     ids = ("offsetting.doubles_the_final_norm_and_halves_the_readout",)
-    (result,) = score("zoo", mutants=ids, examples=4, seed=1).results
+    (result,) = score("zoo", mutants=ids, examples=4, seed=1, shrink=True).results
     assert (result.state, result.site) == ("killed", "final_norm")
     assert result.site == result.declared_site
     assert result.witness["case"]["schedule"] == [1]
