@@ -217,7 +217,8 @@ def report_error(error: Exception) -> int:
     """Prints in one line why a command failed; returns its exit code."""
     message, code = one_line(error), 2
     if isinstance(error, click.exceptions.Abort):
-        message, code = "interrupted", 130
+        # click wraps a KeyboardInterrupt, whose text may say what was kept.
+        message, code = str(error.__cause__ or "") or "interrupted", 130
     elif isinstance(error, KvfuzzError):
         message, code = str(error), error.exit_code
     elif isinstance(error, click.ClickException):

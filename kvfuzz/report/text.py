@@ -92,9 +92,15 @@ def shrunk_text(item: ShrunkFile) -> str:
     """Returns what became smaller in a counterexample file, and the report of what is left."""
     if item.shrunk is None:
         return f"{replay_text(item.replayed)}\nnothing to shrink"
-    smaller = "; ".join(_smaller(item.before, item.shrunk.case)) or "nothing became smaller"
-    progress = f"{smaller}; {_shrinking(item.shrunk, item.replayed.path)}"
-    return f"SHRUNK {item.replayed.path}: {progress}\n{replay_text(item.replayed)}"
+    smaller = "; ".join(_smaller(item.before, item.shrunk.case))
+    progress = _shrinking(item.shrunk, item.replayed.path)
+    if not smaller and item.shrunk.done:
+        progress = (
+            f"no simpler version diverges ({_count(item.shrunk.passes, 'forward pass', 'es')})"
+        )
+    word = "SHRUNK" if smaller else "MINIMAL" if item.shrunk.done else "UNCHANGED"
+    said = "; ".join(filter(None, (smaller, progress)))
+    return f"{word} {item.replayed.path}: {said}\n{replay_text(item.replayed)}"
 
 
 def _smaller(before: Case, after: Case) -> list[str]:
@@ -167,6 +173,8 @@ def _counts(hunt: Hunt) -> str:
     ]
     if not math.isfinite(hunt.worst_excess):
         del found[2]  # a path raised, or gave no number
+    elif hunt.worst_excess == 0 and "least" in hunt.bases:
+        found[2] = "no difference above the least allowed"
     lines = [f"  {', '.join(found)}"]
     if "constant" in hunt.bases:
         lines.append(

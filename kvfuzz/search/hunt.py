@@ -311,7 +311,13 @@ def _follow_up(hunt: Hunt, factory: Factory, plan: Plan, settings: FuzzSettings)
         settings.announce(first)
     shrunk = shrink_failure(factory, plan, hunt.failure)
     seconds = hunt.seconds + time.time() - began
-    last = saved(shrunk, explain(factory, shrunk.case, shrunk.verdict, settings.locate))
+    if shrunk.interrupted:
+        last = saved(shrunk)
+    else:
+        last = saved(shrunk, explain(factory, shrunk.case, shrunk.verdict, settings.locate))
     if first.path is not None and first.path not in (last.path, *before):
         first.path.unlink(missing_ok=True)
+    if shrunk.interrupted:
+        kept = f": the smallest case so far is kept in {last.path}" if last.path else ""
+        raise KeyboardInterrupt(f"interrupted{kept}")
     return replace(last, seconds=seconds)

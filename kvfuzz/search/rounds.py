@@ -218,7 +218,8 @@ def run_round(
 
 
 def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
-    """Returns the simplest case found that fails in the same way as the one of `failure`."""
+    """Returns the simplest case found that fails in the same way as the one of `failure`. Ctrl-C
+    ends the shrinking, and the smallest case so far counts."""
 
     def judge_again(case: Case) -> Verdict:
         leeway = plan.options.leeway(case.dtype)
@@ -228,7 +229,8 @@ def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
         return verdict
 
     bound = Bound(plan.shrink_passes)
-    return shrink(failure.case, failure.verdict, judge_again, plan.space, bound)
+    stops = (KeyboardInterrupt,)
+    return shrink(failure.case, failure.verdict, judge_again, plan.space, bound, stops)
 
 
 class _Diverged(Exception):

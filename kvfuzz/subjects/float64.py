@@ -245,6 +245,16 @@ class _Itself(Twin):
         yield Promotion()
 
 
+WRAPPERS = (Float64Subject, TwinlessSubject)
+
+
+def unwrapped(subject: Any) -> Any:
+    """Returns the subject that the user's code made."""
+    while isinstance(subject, WRAPPERS):
+        subject = subject.subject
+    return subject
+
+
 def twin_of(subject: Any) -> Twin:
     """Returns the `twin` of `subject` if it has one, else a new one."""
     own = getattr(subject, "twin", None)

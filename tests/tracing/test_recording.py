@@ -11,6 +11,7 @@ from kvfuzz.localize.operations import record as module
 from kvfuzz.localize.operations.events import OUTPUT
 from kvfuzz.localize.operations.modules import is_norm
 from kvfuzz.localize.operations.record import WatchedSubject, record
+from kvfuzz.subjects.float64 import Float64Subject, TwinlessSubject
 from tests.subjects import decoders, faulty_decoders
 from tests.subjects.decoders import Decoder, decoder
 
@@ -83,7 +84,7 @@ def test_each_operation_knows_what_its_operands_came_from():
 
 
 def test_modules_of_a_subject_without_a_model_are_named_by_its_attributes():
-    """Also in its lists and dicts."""
+    """Also in its lists and dicts, and where its float64 twin runs."""
 
     class Holds:
         def __init__(self):
@@ -94,11 +95,12 @@ def test_modules_of_a_subject_without_a_model_are_named_by_its_attributes():
     def call(x):
         return holds.named["last"](holds.parts[1](holds.parts[0](holds.net(x))))
 
-    found, _ = run_recorded(call, torch.ones(2, 3), subject=holds)
-    names = list(dict.fromkeys(event.module for event in found.events))
-    assert names == [
-        "net", "parts.0", "parts.1.blocks.0", "parts.1.blocks.1", "parts.1", "named.last"
-    ]  # fmt: skip
+    for subject in (holds, Float64Subject(holds), TwinlessSubject(holds)):
+        found, _ = run_recorded(call, torch.ones(2, 3), subject=subject)
+        names = list(dict.fromkeys(event.module for event in found.events))
+        assert names == [
+            "net", "parts.0", "parts.1.blocks.0", "parts.1.blocks.1", "parts.1", "named.last"
+        ]  # fmt: skip
 
 
 def test_a_tensor_of_the_subject_is_a_weight():

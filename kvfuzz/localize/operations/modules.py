@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from kvfuzz.subjects.float64 import unwrapped
+
 
 def is_norm(module: nn.Module) -> bool:
     """Whether `module` normalises.
@@ -24,11 +26,12 @@ def is_norm(module: nn.Module) -> bool:
 def modules_of(subject: Any, model: Any) -> dict[str, nn.Module]:
     """Returns the modules of `subject` by name, each once: named as in its `model`, or, where that
     is not a module, by the attributes that lead to them."""
-    roots = {"": model} if isinstance(model, nn.Module) else dict(_in_attributes(subject))
+    inner = unwrapped(subject)
+    roots = {"": model} if isinstance(model, nn.Module) else dict(_in_attributes(inner))
     names: dict[nn.Module, str] = {}
     for root, module in roots.items():
-        for name, inner in module.named_modules(prefix=root):
-            names.setdefault(inner, name)
+        for name, part in module.named_modules(prefix=root):
+            names.setdefault(part, name)
     return {name: module for module, name in names.items()}
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from kvfuzz.localize.location import Line, short_path
-from kvfuzz.subjects.float64 import Float64Subject, TwinlessSubject
+from kvfuzz.subjects.float64 import WRAPPERS, unwrapped
 
 SourcePlace = tuple[str, int, str]
 """A file name, a line number, and the function that the line is in."""
@@ -40,7 +40,6 @@ _ENTRY = str(_KVFUZZ / "subjects" / "run.py")
 _ENTERS = -1
 # The built-in decoder is part of kvfuzz, and a model all the same.
 _OWN_MODELS = str(_KVFUZZ / "subjects" / "zoo")
-_WRAPPERS = (Float64Subject, TwinlessSubject)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -189,9 +188,8 @@ def _classes(subject: Any, model: Any) -> set[type]:
 def _adapters(subject: Any, classes: set[type]) -> frozenset[str]:
     """Returns the files in kvfuzz's own folder of a subject that computes without other code: as
     those of a model they may be named, and the rest of kvfuzz may not."""
-    while isinstance(subject, _WRAPPERS):
-        subject = subject.subject
-    named = {_file_of(one) for one in (type(subject), *classes) if one not in _WRAPPERS}
+    inner = unwrapped(subject)
+    named = {_file_of(one) for one in (type(inner), *classes) if one not in WRAPPERS}
     return frozenset(name for name in named if name.startswith(str(_KVFUZZ)))
 
 
