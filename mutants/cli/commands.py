@@ -160,6 +160,8 @@ def _report(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
     write_outputs(outputs, Report(result, written, changed))
     for line in changed.lines if changed else ():
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if written:
+        console.print(f"witnesses: {folder / 'witnesses'}", soft_wrap=True, highlight=False)
     if "html" in outputs.files:
         console.print(f"report: {outputs.files['html']}", soft_wrap=True, highlight=False)
     if unwritten is not None:
