@@ -301,3 +301,20 @@ def test_a_cached_path_that_changes_the_weights_does_not_widen_its_tolerance():
     verdict = check(subject, CASE, trace=False)
     assert (verdict.status, verdict.basis) == ("diverged", "least")
     assert find_reference(subject, CASE).tolerance.allowed.min() > 1e-4 * verdict.first.uncached
+
+
+def test_a_cached_path_that_spoils_the_uncached_one_does_not_widen_its_tolerance():
+    """It adds and takes away a large number from then on, which moves logits a little."""
+
+    class Spoils(models.Summing):
+        shift = 0.0
+
+        def uncached(self, tokens):
+            return super().uncached(tokens) + self.shift - self.shift
+
+        def cached(self, tokens, cache):
+            self.shift = 2e6
+            logits, cache = super().cached(tokens, cache)
+            return logits * 1.05, cache
+
+    assert check(Spoils(), CASE, trace=False).status == "diverged"

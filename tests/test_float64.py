@@ -328,3 +328,50 @@ def test_a_twin_that_stays_gives_the_subject_back():
         raise ZeroDivisionError
     assert torch.equal(subject.table, before)
     assert wide.uncached(torch.tensor([[1]])).dtype == torch.float64
+
+
+class KeepsATable(models.Summing):
+    """The cached path keeps a table that it makes through float32; the other makes it anew."""
+
+    kept = None
+
+    def uncached(self, tokens):
+        return (self.table / 3).float().to(self.table.dtype)[tokens].cumsum(1) @ self.out
+
+    def cached(self, tokens, cache):
+        if self.kept is None:
+            self.kept = (self.table / 3).float().to(self.table.dtype)
+        sums = cache[:, None] + self.kept[tokens].cumsum(1)
+        return sums @ self.out, sums[:, -1]
+
+
+class MixesDtypes(models.Summing):
+    """A short call multiplies float32 by the dtype of the weights, which only promotion allows. The
+    cached path is wrong by less than float32 rounds."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def uncached(self, tokens):
+        return self._product(self.table[tokens].cumsum(1))
+
+    def cached(self, tokens, cache):
+        sums = cache[:, None] * (1 + self.error) + self.table[tokens].cumsum(1)
+        return self._product(sums), sums[:, -1]
+
+    def _product(self, sums):
+        return (sums.float() if sums.shape[1] < 3 else sums) @ self.out
+
+
+def test_what_a_twin_that_stays_kept_is_forgotten():
+    """It was made without promotion, and would be used in the runs that promote."""
+    case = Case(CASE.tokens, CASE.schedule, dtype="float64")
+    assert judge(Float64Subject(KeepsATable()), case, "repeatability").verdict.status == "agreed"
+
+
+@pytest.mark.parametrize(("error", "status"), [(0.0, "agreed"), (1e-9, "diverged")])
+def test_an_error_in_a_twin_that_stays_decides_nothing(error, status):
+    """The case is judged again with every call promoted."""
+    case = Case(CASE.tokens, CASE.schedule, dtype="float64")
+    assert judge(Float64Subject(MixesDtypes(error)), case).verdict.status == status

@@ -96,37 +96,28 @@ def find_reference(
 def measure_noise(expected: Reference, subject: Subject, case: Case) -> Reference:
     """Returns the reference with the tolerance by its noise, if it has the least one.
 
-    The cached path may have run since. If that changed the uncached logits by more than rounding,
-    the subject is broken, and its noise is no longer that of the reference: the least tolerance
-    stays. So a fault cannot widen its own tolerance.
+    The cached path may have run since. If that changed the uncached logits by more than the least
+    tolerance, the subject is broken, and its noise is no longer that of the reference: the least
+    tolerance stays. So a fault that shows in the uncached logits cannot widen its own tolerance.
     """
-    if not expected.is_least:
+    if not expected.is_least or not is_unchanged(expected, subject, case):
         return expected
-    again = _run_again(subject, case)
-    if again is None:
-        return expected
-    tolerance = tolerance_for(subject, case, again, leeway=expected.leeway)
     logits, _ = expected.known
-    same = torch.equal(again, logits) or agree(again, logits, tolerance)
-    return replace(expected, tolerance=tolerance) if same else expected
+    tolerance = tolerance_for(subject, case, logits, leeway=expected.leeway)
+    return replace(expected, tolerance=tolerance)
 
 
 def is_unchanged(expected: Reference, subject: Subject, case: Case) -> bool:
     """Whether the uncached path, run again over the whole rows, still gives what is expected."""
     logits, tolerance = expected.known
-    again = _run_again(subject, case)
-    return again is not None and agree(again, logits, tolerance)
-
-
-def _run_again(subject: Subject, case: Case) -> Tensor | None:
-    """Returns the logits of the uncached path over the whole rows; None if it raises now."""
-    with seeded(case.seed):
-        try:
-            return run_uncached(subject, layout(case).sequences)
-        except KvfuzzError:
-            raise
-        except Exception:
-            return None
+    try:
+        with seeded(case.seed):
+            again = run_uncached(subject, layout(case).sequences)
+    except KvfuzzError:
+        raise
+    except Exception:
+        return False
+    return agree(again, logits, tolerance)
 
 
 def tested_prefix(case: Case, found: Layout) -> int:

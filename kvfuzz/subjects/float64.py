@@ -116,7 +116,7 @@ class Twin:
         self._owners = [
             thing for thing in things if thing is subject or isinstance(thing, nn.Module)
         ]
-        self._attributes: list[_Attributes] | None = None
+        self.attributes: list[_Attributes] | None = None
 
     @contextmanager
     def running(self, promoting: bool = True) -> Iterator[Promotion]:
@@ -138,12 +138,12 @@ class Twin:
             # `.data` exchanges pointers and copies no values: cheap, and exact on the way back.
             with torch._C.DisableTorchFunction():
                 _exchange(self._tensors, self._doubles)
-            if self._attributes is not None:
-                _set_attributes(self._owners, self._attributes)
+            if self.attributes is not None:
+                _set_attributes(self._owners, self.attributes)
             with promoted(promoting, self.native) as promotion:
                 yield promotion
         finally:
-            self._attributes = _attributes_of(self._owners)
+            self.attributes = _attributes_of(self._owners)
             _set_attributes(self._owners, attributes)
             with torch._C.DisableTorchFunction():
                 _exchange(self._tensors, held)
@@ -190,13 +190,17 @@ class Float64Subject:
     @contextmanager
     def staying(self) -> Iterator[None]:
         """Inside the context the twin runs all the time, which halves the time of a small model. It
-        promotes only the first uncached call, and `promotes` says if that asked for float32."""
-        with self.twin.running(promoting=False):
-            self.twin.stays, self._watched = True, False
-            try:
+        promotes only the first uncached call. Afterwards `promotes` says whether the runs inside
+        may have needed more: that call asked for float32, or a call raised. What they wrote into
+        the attributes of the subject is forgotten."""
+        attributes = self.twin.attributes
+        try:
+            with self.twin.running(promoting=False):
+                self.twin.stays, self._watched = True, False
                 yield
-            finally:
-                self.twin.stays = False
+        finally:
+            self.twin.stays = False
+            self.twin.attributes = attributes
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.subject, name)
@@ -206,7 +210,11 @@ class Float64Subject:
         @functools.wraps(found)
         def called(*args: Any, **kwargs: Any) -> Any:
             if self.twin.stays and (self._watched or name != "uncached"):
-                return found(*args, **kwargs)
+                try:
+                    return found(*args, **kwargs)
+                except Exception:
+                    self.twin.promotes = True  # such as for a product of float32 and float64
+                    raise
             self._watched = True
             with self.twin.running() as promotion:
                 answer = found(*args, **kwargs)

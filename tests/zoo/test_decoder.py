@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from kvfuzz.case.case import Case
 from kvfuzz.errors import UsageError
-from kvfuzz.oracle.agreement import check
+from kvfuzz.oracle.agreement import check_against
+from kvfuzz.oracle.reference import find_reference
 from kvfuzz.subjects.run import run_cached, run_uncached
 from kvfuzz.subjects.zoo.cache import expected_bytes
 from kvfuzz.subjects.zoo.config import NORMS, POSITIONS, DecoderConfig
@@ -25,7 +26,8 @@ SCHEDULES = ((8,), (1,) * 8, (3, 1, 4), (2, 5, 1))
 def test_every_preset_is_clean_under_every_schedule(preset, schedule):
     """Cached and uncached logits agree, far inside the tolerance."""
     decoder = Decoder(PRESETS[preset], seed=3, dtype="float64")
-    verdict = check(decoder, Case(ROWS, schedule, dtype="float64"))
+    case = Case(ROWS, schedule, dtype="float64")
+    verdict = check_against(find_reference(decoder, case), decoder, case)
     assert verdict.status == "agreed"
     assert verdict.positions == 16
     assert verdict.excess < 0.5
