@@ -48,8 +48,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class KnownRuns:
-    """What has been run of a case already: its reference, and its `cached` logits [rows, columns,
-    vocab], as in its token table."""
+    """The runs of a case that are known already: its reference, and its `cached` logits [rows,
+    columns, vocab], as in its token table."""
 
     expected: Reference | None = None
     cached: Tensor | None = None

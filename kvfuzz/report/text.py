@@ -175,7 +175,19 @@ def _counts(hunt: Hunt) -> str:
         del found[2]  # a path raised, or gave no number
     elif hunt.worst_excess == 0 and "least" in hunt.bases:
         found[2] = "no difference above the least allowed"
-    lines = [f"  {', '.join(found)}"]
+    lines = [f"  {', '.join(found)}", *_caveats(hunt)]
+    if hunt.expected:
+        lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
+    lines += _exercised(hunt)
+    lines += [f"  warning: {text}" for text in hunt.warnings]
+    if hunt.calibration:
+        lines.append(f"  calibration: {hunt.calibration}")
+    return "\n".join(lines)
+
+
+def _caveats(hunt: Hunt) -> list[str]:
+    """Returns what the tolerance of this subject leaves open."""
+    lines = []
     if "constant" in hunt.bases:
         lines.append(
             "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
@@ -186,13 +198,7 @@ def _counts(hunt: Hunt) -> str:
             "  without the float64 twin: noise is measured in the subject's own dtype, and a fault "
             "smaller than its rounding is not seen (docs/limits.md)"
         )
-    if hunt.expected:
-        lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += _exercised(hunt)
-    lines += [f"  warning: {text}" for text in hunt.warnings]
-    if hunt.calibration:
-        lines.append(f"  calibration: {hunt.calibration}")
-    return "\n".join(lines)
+    return lines
 
 
 def _exercised(hunt: Hunt) -> list[str]:

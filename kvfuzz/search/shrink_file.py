@@ -26,8 +26,8 @@ TRIED = "tried"
 
 @dataclass(frozen=True)
 class ShrunkFile:
-    """What became of a counterexample file: the case `before`, what it was `shrunk` to (None if it
-    does not diverge any more), and the result of running it again."""
+    """The outcome of shrinking a counterexample file: the case `before`, what it was `shrunk` to
+    (None if it does not diverge any more), and the result of running it again."""
 
     before: Case
     shrunk: Shrunk | None

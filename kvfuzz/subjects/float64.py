@@ -350,11 +350,7 @@ def perturbing(
             now[:] = size, draw
             for (weight, value), sign in zip(pieces, _signs_of(sizes, draw), strict=True):
                 # In place, so that a view of a weight that the subject keeps sees it too.
-                exact, moved = value.double(), sign.to(weight.device).view(weight.shape)
-                if in_float64:
-                    torch.addcmul(exact, exact, moved, value=size, out=weight)
-                else:
-                    weight.copy_(torch.addcmul(exact, exact, moved, value=size))
+                _move(weight, value.double(), sign.to(weight.device).view(weight.shape), size)
 
         F.embedding = embedded
         try:
@@ -363,6 +359,14 @@ def perturbing(
             F.embedding = embedding
             for weight, value in pieces:
                 weight.copy_(value)
+
+
+def _move(weight: Tensor, exact: Tensor, sign: Tensor, size: float) -> None:
+    """Writes `exact` x (1 + `size` x `sign`) into `weight`, rounded to its dtype."""
+    if weight.dtype == torch.float64:
+        torch.addcmul(exact, exact, sign, value=size, out=weight)
+    else:
+        weight.copy_(torch.addcmul(exact, exact, sign, value=size))
 
 
 def _pieces(
