@@ -35,6 +35,8 @@ CAUSES: Mapping[str, str] = {
     "window": "the window of {layer}: which keys are still seen at the {token} token{seen}",
     "recurrent state": "the state that {layer} carries from call to call, at the {token} "
     "token{seen}",
+    "uninitialised memory": "the memory that is read here before anything was written to it, from "
+    "torch.empty or the like: it holds whatever was in memory{seen}",
     "residual": "the residual connection {where} in {layer}, at the {token} token{seen}",
     "mlp": "the MLP of {layer}, at the {token} token{seen}",
     "readout": "the readout, at the {token} token{seen}",
@@ -85,7 +87,8 @@ class Facts:
     `operated` says whether that step itself left the wrong state. `earlier` says whether the state
     belongs to tokens of earlier calls, `rotary` whether it is part of a rotary table, `recurrent`
     whether it is carried from call to call and is no key or value. `window` is that of the layer,
-    in tokens, None for all.
+    in tokens, None for all. `uninitialised` says that the operation to blame computed with memory
+    that nothing had been written to.
     """
 
     operation: str | None = None
@@ -94,11 +97,14 @@ class Facts:
     rotary: bool = False
     recurrent: bool = False
     window: int | None = None
+    uninitialised: bool = False
 
 
 def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tuple[str, str]:
     """Returns the cause, a key of CAUSES, and in words what shows it (empty where only the site
     does)."""
+    if facts.uninitialised:
+        return "uninitialised memory", "kvfuzz fills it with NaN"
     shown = find_lookalike(state)
     if shown is not None:
         return _cause_at(shown[0], site, facts), shown[1]

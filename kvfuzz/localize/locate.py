@@ -96,6 +96,8 @@ def _locate_in_dtype(
         else:
             seen = _by_operations(subject, case, paths, strict, plain)
             found = seen or _by_logits(subject, case, factory.name)
+    if found.cause == "uninitialised memory":
+        suspect, sentence = "cached", None  # only there it is filled
     cost = (time.process_time() - started) / plain.seconds if plain.seconds else None
     notes = (*found.notes, *((sentence,) if sentence and found.first else ()))
     cells = _cells_with_first(found)

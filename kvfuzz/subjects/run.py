@@ -17,6 +17,7 @@ from kvfuzz.case.layout import fed_positions, layout, text_mask
 from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.protocol import Subject, device_of
+from kvfuzz.subjects.uninitialised import filling_uninitialised
 
 Rows = Sequence[Sequence[int]]
 
@@ -90,6 +91,7 @@ def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tenso
 
 
 @torch.no_grad()
+@filling_uninitialised()
 def run_cached(
     subject: Subject,
     case: Case,
@@ -97,7 +99,8 @@ def run_cached(
     begin: Callable[[Step], object] | None = None,
 ) -> Tensor:
     """Runs the steps of `case` on caches; returns the logits [rows, columns, vocab] of its token
-    table, zero where nothing was fed. Calls `begin` with each step before it runs.
+    table, zero where nothing was fed. Calls `begin` with each step before it runs. Memory that the
+    subject allocates without writing it holds NaN.
 
     Raises CachedPathRaised if the subject raises in a step, Refused if it refuses one, and
     InvalidSubject if its logits have another shape or it breaks the protocol.

@@ -24,7 +24,7 @@ class Dataflow:
     def written(self, tensor: Tensor, number: int) -> None:
         """Notes that operation `number` wrote `tensor`, which may be a part of its storage: the
         earlier writers of other parts stay."""
-        storage = _storage_of(tensor)
+        storage = storage_of(tensor)
         if not storage:
             return
         if tensor.nbytes == tensor.untyped_storage().nbytes():
@@ -38,14 +38,14 @@ class Dataflow:
         known = (made,) if made >= 0 else ()
         if not self._writers:
             return known
-        writers = self._writers.get(_storage_of(tensor), {}).values()
+        writers = self._writers.get(storage_of(tensor), {}).values()
         return (*sorted((one for one in writers if one > made), reverse=True), *known)
 
     def last_of(self, tensor: Tensor) -> int | None:
         """Returns the operation that gave `tensor` its present content; None where that is not one
         known operation."""
         last = self._made.get(id(tensor))
-        writers = self._writers.get(_storage_of(tensor), {}) if self._writers else {}
+        writers = self._writers.get(storage_of(tensor), {}) if self._writers else {}
         newest = max(writers.values(), default=-1)
         return last if last is not None and newest <= last else writers.get(_region_of(tensor))
 
@@ -55,7 +55,7 @@ def _region_of(tensor: Tensor) -> _Region:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
-def _storage_of(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     """Returns the address of the storage of `tensor`; 0 where it has none."""
     try:
         return tensor.untyped_storage().data_ptr()

@@ -32,7 +32,9 @@ TAPPED = {
 
 @dataclass(slots=True)
 class Event:
-    """One result. `output` is a copy, made at once, since later operations may write into it.
+    """One result. `output` is a copy, made at once, since later operations may write into it: zeros
+    where nothing has been written (`kvfuzz.localize.operations.unwritten`), and the real and
+    imaginary parts of complex numbers along one more axis.
 
     `inputs` are the indices of the events that produced the operands; weights, constants and
     tensors from before the recording have none. `taps` are the operands of an operation on two
@@ -51,6 +53,8 @@ class Event:
     taps: tuple[Tensor, ...] = ()
     unseen: bool = False
     """Whether an operand came from outside the recording and is not a weight."""
+    reads_unwritten: bool = False
+    """Whether it computed with memory that nothing had been written to."""
     same: Event | None = None
     """For a module's result: the operation inside that has the same output."""
     _scale: float | None = None

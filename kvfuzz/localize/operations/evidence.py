@@ -95,6 +95,7 @@ def find_facts(
         rotary=floating and _is_rotary(traced, compared.event),
         recurrent=floating and _recurs(traced, blamed),
         window=window,
+        uninitialised=blamed.reads_unwritten and bool(blamed.output.isnan().any()),
     )
 
 

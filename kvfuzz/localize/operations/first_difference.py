@@ -20,6 +20,7 @@ from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.sites import Sites, owner_of
 from kvfuzz.localize.operations.source_lines import forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase
+from kvfuzz.localize.operations.uninitialised_read import find_uninitialised_read
 from kvfuzz.subjects.trace import Site
 
 
@@ -36,7 +37,7 @@ def find_first(
     first = None if last is None else find_first_difference(traced, last)
     if first is None or last is None:
         return None
-    blamed = find_culprit(traced, first.event, last)
+    blamed = find_uninitialised_read(traced, last) or find_culprit(traced, first.event, last)
     first = find_first_difference_after(traced, blamed, last) or first
     return _divergence(traced, first, blamed), first, blamed
 

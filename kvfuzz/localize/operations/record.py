@@ -27,6 +27,7 @@ from kvfuzz.localize.operations.events import OUTPUT, TAPPED, Event, Recording
 from kvfuzz.localize.operations.modules import blocks_of, is_norm, modules_of, placeholder_name
 from kvfuzz.localize.operations.source_lines import CallerLines, ModelCode, SourcePlace
 from kvfuzz.localize.operations.torch_ops import (
+    as_real,
     copy_of,
     is_value,
     results_in,
@@ -34,6 +35,7 @@ from kvfuzz.localize.operations.torch_ops import (
     written_part,
     written_tensor,
 )
+from kvfuzz.localize.operations.unwritten import UnwrittenMemory
 from kvfuzz.subjects.tensors import walk
 
 MOST_BYTES = 2 * 1024**3
@@ -61,9 +63,13 @@ class WatchedSubject:
         self.names = {id(module): name for name, module in modules.items()}
         self.blocks = blocks_of(modules)
         self.code = ModelCode(subject, model)
-        self.weights = {
-            id(thing) for thing in walk([subject, model], modules=True) if isinstance(thing, Tensor)
-        }
+        self._roots = [subject, model]
+        self.weights = {id(tensor) for tensor in self.tensors()}
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors that the subject holds now."""
+        found = walk(self._roots, modules=True)
+        return [thing for thing in found if isinstance(thing, Tensor)]
 
 
 @contextmanager
@@ -109,6 +115,7 @@ class _Recorder(TorchFunctionMode):
         self._names, self._weights, self._code = watched.names, watched.weights, watched.code
         self._stack: list[str] = [""]
         self._dataflow = Dataflow()
+        self._memory = UnwrittenMemory(watched.tensors())
         self._seen: set[str] = set()
         self._callers: list[CallerLines] = []
         self._bytes = 0
@@ -133,7 +140,7 @@ class _Recorder(TorchFunctionMode):
         # Copying and comparing are torch operations too, and must not be recorded themselves.
         with torch._C.DisableTorchFunction():
             for part, tensor in enumerate(tensors_in(output)):
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() or tensor.is_complex():
                     self._keep_output(module, name, part, tensor)
         if len(self._stack) == 1:
             self._code.add_cache_of(output)
@@ -161,6 +168,11 @@ class _Recorder(TorchFunctionMode):
         if results and not (name == "__set__" and id(results[0]) in self._weights):
             outer = self._callers[-1] if self._callers else None
             places = self._code.places(sys._getframe(1), outer) if self._lines else ()
+            target = results[0] if changed is None else changed
+            if name != "__set__" and is_value(target):
+                with torch._C.DisableTorchFunction():
+                    call = func, args, kwargs or {}
+                    self._memory.note(name, call, target, writes=changed is not None)
             self._keep(name, places, results, changed, self._operands(name, args, kwargs))
         return result
 
@@ -204,7 +216,8 @@ class _Recorder(TorchFunctionMode):
 
     def _fill(self, event: Event, operands: Sequence[Tensor]) -> None:
         """Copies the output of `event`, and notes what its operands were made by."""
-        event.output = copy_of(event.output)
+        result = event.output
+        event.output = self._copy(result)
         self._bytes += event.output.nbytes
         if operands:
             made: set[int] = set()
@@ -214,8 +227,9 @@ class _Recorder(TorchFunctionMode):
                 if not known and id(operand) not in self._weights:
                     event.unseen |= not isinstance(operand, nn.Parameter)
             event.inputs = tuple(sorted(made))
+            event.reads_unwritten = self._memory.is_read(operands, result)
             if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
-                event.taps = tuple(map(copy_of, operands))
+                event.taps = tuple(map(self._copy, operands))
                 self._bytes += sum(tap.nbytes for tap in event.taps)
         if not self.recording.whole:
             # Without operations nobody knows what a module read. Chaining each event to the one
@@ -231,4 +245,9 @@ class _Recorder(TorchFunctionMode):
             if last is None or not is_value(tensor):
                 return False
             before = self.recording.events[last].output
-            return before.shape == tensor.shape and not torch.equal(before, tensor)
+            now = self._copy(tensor)
+            return before.shape == now.shape and not torch.equal(before, now)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        """Returns the numbers of `tensor` to keep: zeros where nothing has been written."""
+        return as_real(self._memory.blanked(copy_of(tensor), tensor))

@@ -186,13 +186,19 @@ def _made_for_masks(events: Sequence[Event], begin: int, owner: str, sizes: Axis
     """Returns those of the events before the first layer from which nothing but masks is made: they
     are in the module that holds the layers."""
     before = [event for event in events if event.index < begin]
+    read_after = {index for event in events if event.index >= begin for index in event.inputs}
+    into_masks: set[int] = set()
     others: set[int] = set()
     for event in reversed(before):
         no_mask = event.module != owner or (
             event.output.is_floating_point() and not _may_be_mask(event, sizes)
         )
-        if event.index in others or no_mask:
+        # The square of a chunk is no mask yet, and becomes part of one.
+        part = event.module == owner and event.index in into_masks - read_after
+        if event.index in others or (no_mask and not part):
             others |= {event.index, *event.inputs}
+        else:
+            into_masks.update(event.inputs)
     return {event.index for event in before} - others
 
 

@@ -90,6 +90,12 @@ def copy_of(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.requires_grad else tensor.clone()
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """Returns `tensor`, or if it is complex its real and imaginary parts along a new last axis: no
+    part is lost when they are compared."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def is_value(tensor: Tensor) -> bool:
     """Whether `tensor` holds numbers that can be copied; inside `vmap` it does not."""
     plain = type(tensor) in _TENSORS and not tensor.is_meta and not tensor.is_sparse
