@@ -110,9 +110,11 @@ def test_what_finds_most_bugs_is_not_left_to_luck(seed):
 
 
 def test_nothing_is_drawn_that_is_not_offered():
-    """A subject of three methods gets plain cases, one that crops is cropped, and so on."""
+    """A subject of three methods gets plain cases and more caches, one that crops is cropped, and
+    so on."""
     plain = draw_cases(replace(SPACE, offers=frozenset()), 0, 100)
-    assert all(case.is_simple for case in plain)
+    had = {word for case in plain for word in features_of(case)}
+    assert had == {"extend", "decode", "new", "switch", "several rows"}
     crops = draw_cases(replace(SPACE, offers=frozenset({"crop"})), 0, 100)
     had = {word for case in crops for word in features_of(case)}
     assert had == {"extend", "decode", "crop", "new", "switch", "several rows"}

@@ -10,7 +10,8 @@ from torch import Tensor
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.schedule import Reorder
 from kvfuzz.case.verdict import Verdict
-from kvfuzz.subjects.run import run_cached
+from kvfuzz.subjects.protocol import ONE_CACHE
+from kvfuzz.subjects.run import last_uses, run_cached
 
 View = list[tuple[Tensor, Tensor] | None]
 """Keys and values of each layer [batch, kv_heads, held, head_dim], newest entry last; None for a
@@ -19,7 +20,7 @@ layer without entries."""
 
 def check_frame(subject: Any, case: Case) -> Verdict:
     """Runs `case` and judges every change to the entries of its caches."""
-    watch = _Watched(subject)
+    watch = _Watched(subject, case)
     run_cached(watch, case, begin=watch.begin)
     if watch.broken is not None:
         finding = f"frame: {watch.broken}"
@@ -32,8 +33,10 @@ def check_frame(subject: Any, case: Case) -> Verdict:
 class _Watched:
     """`subject`, with its caches viewed before and after each operation."""
 
-    def __init__(self, subject: Any) -> None:
+    def __init__(self, subject: Any, case: Case) -> None:
         self._subject = subject
+        ends = callable(getattr(subject, "release", None)) or getattr(subject, ONE_CACHE, False)
+        self._last_uses = last_uses(case) if ends else {}
         self._windows = getattr(subject, "windows", None)
         self._views: dict[int, View] = {}
         self._caches: list[Any] = []
@@ -46,6 +49,10 @@ class _Watched:
 
     def begin(self, step: Step) -> None:
         self._step = step
+        # A cache that was released, or ended by the next one, may hold anything.
+        for number, last in self._last_uses.items():
+            if last < step.index:
+                self._views.pop(number, None)
 
     def new_cache(self, batch: int) -> Any:
         return self._compare(self._subject.new_cache(batch), None, ())

@@ -10,7 +10,7 @@ A new law is a generator of pairs of runs with `@_law` above it, such as `causal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.layout import layout
+from kvfuzz.case.layout import Layout, layout
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.oracle.compare import compare
@@ -62,6 +62,7 @@ class Runs:
         return run_cached(self.subject, self.case) if self.known is None else self.known
 
 
+Tokens = tuple[tuple[int, ...], ...]
 Pairs = Callable[[Subject, Case, Runs], Iterator[Pair]]
 
 DEFINITIONS: dict[str, str] = {}
@@ -127,39 +128,94 @@ def causality(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     "runs alone"
 )
 def isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
-    """Changes all tokens outside the first sequence, padding too; and runs the first row alone."""
+    """Changes all tokens outside some of the sequences, padding too, and then all outside the
+    others, so that every row keeps its tokens once; and runs the last row alone, or a row that is
+    alone as the last of two."""
     found = layout(case)
+    sequences = found.sequences
     logits, tolerance = runs.uncached, runs.tolerance
-    mine = (found.sequence == 0) & found.fed
-    if len(found.sequences) > 1:
-        others = [found.sequences[0], *(_change(row, subject) for row in found.sequences[1:])]
-        first = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
-        first[0] = True
-        again = run_uncached(subject, others)
-        what = "the uncached path, with other tokens in the other rows"
-        yield what, logits, again, tolerance, first
-        alone = run_uncached(subject, found.sequences[:1])
-        one = tolerance.at(lambda values: values[:1])
-        yield "the uncached path, with the first row alone", logits[:1], alone, one, first[:1]
-    if bool(mine.all()):
-        return
-    tokens = tuple(
-        tuple(
-            token if own else (token + 1) % subject.vocab_size
-            for token, own in zip(row, owned, strict=True)
+    for kept in _company(case) if len(sequences) > 1 else ():
+        changed = [
+            row if number in kept else _change(row, subject) for number, row in enumerate(sequences)
+        ]
+        places = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        places[sorted(kept)] = True
+        again = run_uncached(subject, changed)
+        yield (
+            "the uncached path, with other tokens in the other rows",
+            logits,
+            again,
+            tolerance,
+            (places),
         )
-        for row, owned in zip(case.tokens, mine.tolist(), strict=True)
-    )
-    before = runs.cached
-    after = run_cached(subject, replace(case, tokens=tokens))
-    bound = tolerance.at(found.table)
-    mine = mine.to(before.device)
-    what = "the cached path, with other tokens in the other rows and in padding"
-    yield what, before, after, bound, mine
+    other = run_uncached(subject, _with_other_company(sequences, subject))
+    one, last = tolerance.at(lambda values: values[-1:]), logits[-1:]
+    what = _OTHER_COMPANY[len(sequences) > 1]
+    yield f"the uncached path, {what}", last, other[-1:], one, _everywhere(last)
+    yield from _cached_isolation(subject, case, runs)
+
+
+def _cached_isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
+    """Does the same to the cached path."""
+    found = layout(case)
+    bound = runs.tolerance.at(found.table)
+    for kept in _company(case):
+        mine = _texts_of(kept, found) & found.fed
+        if bool(mine.all()) or not bool(mine.any()):
+            continue
+        tokens = tuple(
+            tuple(
+                token if own else (token + 1) % subject.vocab_size
+                for token, own in zip(row, owned, strict=True)
+            )
+            for row, owned in zip(case.tokens, mine.tolist(), strict=True)
+        )
+        before = runs.cached
+        after = run_cached(subject, replace(case, tokens=tokens))
+        what = "the cached path, with other tokens in the other rows and in padding"
+        yield what, before, after, bound, mine.to(before.device)
     if case.is_plain:
-        alone = run_cached(subject, replace(case, tokens=case.tokens[:1]))
-        first_row = bound.at(lambda values: values[:1])
-        yield "the cached path, with the first row alone", before[:1], alone, first_row, mine[:1]
+        tokens = _with_other_company(case.tokens, subject)
+        last, other = runs.cached[-1:], run_cached(subject, replace(case, tokens=tokens))[-1:]
+        one, what = bound.at(lambda values: values[-1:]), _OTHER_COMPANY[case.batch > 1]
+        yield f"the cached path, {what}", last, other, one, _everywhere(last)
+
+
+_OTHER_COMPANY = {True: "with the last row alone", False: "as the last of two rows"}
+
+
+def _with_other_company(rows: Tokens, subject: Subject) -> Tokens:
+    """Returns the last of several `rows` alone; a row that is alone, behind another one."""
+    return rows[-1:] if len(rows) > 1 else (_change(rows[0], subject), rows[0])
+
+
+def _everywhere(logits: Tensor) -> Tensor:
+    return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+
+
+def _company(case: Case) -> tuple[frozenset[int], ...]:
+    """Divides the sequences of `case` into two parts, to be kept in turn: the first half and the
+    last, or the even and the odd ones. Over the cases of a hunt every two rows are apart."""
+    numbers = range(len(layout(case).sequences))
+    half = (len(numbers) + 1) // 2
+    halves = sum(map(sum, case.tokens)) % 2 == 0
+    one = frozenset(numbers[:half] if halves else numbers[::2])
+    parts = one, frozenset(numbers) - one
+    return tuple(part for part in parts if part)
+
+
+def _texts_of(kept: Collection[int], found: Layout) -> Tensor:
+    """Returns which cells of the token table belong to the text of a sequence in `kept`, whichever
+    sequence they are listed under: bool [rows, columns]."""
+    texts = {
+        (number, position)
+        for number, one in enumerate(found.sequences)
+        for mine in kept
+        for position in range(len(one))
+        if one[: position + 1] == found.sequences[mine][: position + 1]
+    }
+    cells = zip(found.sequence.tolist(), found.position.tolist(), strict=True)
+    return torch.tensor([[cell in texts for cell in zip(*row, strict=True)] for row in cells])
 
 
 @_law("the same case gives the same bits again, also after another case on the same model")
@@ -167,7 +223,7 @@ def repeatability(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     """Runs the same again, and again after another case of one row with other tokens."""
     found = layout(case)
     logits, tolerance = runs.uncached, runs.tolerance
-    everywhere = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    everywhere = _everywhere(logits)
     exactly = replace(tolerance, allowed=torch.zeros_like(tolerance.allowed))
     other = replace(
         case,
@@ -281,10 +337,12 @@ def _check_pairs(law: str, runs: Runs) -> Verdict:
             measured = measure_noise(runs.expected, runs.subject, runs.case)
             if measured is not runs.expected:  # the runs may differ by no more than rounding
                 return _check_pairs(law, replace(runs, expected=measured))
-            # A path that does not repeat itself breaks every law: blame repeatability.
-            unstable = _check_pairs("repeatability", runs)
-            if unstable.diverged:
-                return unstable
+            # A path that does not repeat itself breaks every law: blame repeatability. `causality`
+            # runs changed rows in one batch, so rows that depend on others break it too.
+            for deeper in ("repeatability", *(("isolation",) if law == "causality" else ())):
+                blamed = _check_pairs(deeper, runs)
+                if blamed.diverged:
+                    return blamed
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
     if not count:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")

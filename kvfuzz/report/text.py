@@ -17,6 +17,7 @@ from kvfuzz.search.replay import Replayed
 from kvfuzz.search.shrink import Shrunk
 from kvfuzz.search.shrink_file import ShrunkFile
 from kvfuzz.subjects.calibration import DEPENDS_ON, Calibration
+from kvfuzz.subjects.protocol import NO_HANDLE, ONE_CACHE
 from kvfuzz.subjects.trace import Site
 
 BASES = {
@@ -186,7 +187,7 @@ def _counts(hunt: Hunt) -> str:
 
 
 def _caveats(hunt: Hunt) -> list[str]:
-    """Returns what the tolerance of this subject leaves open."""
+    """Returns what the tolerance of this subject, and its kind of cache, leave open."""
     lines = []
     if "constant" in hunt.bases:
         lines.append(
@@ -197,6 +198,11 @@ def _caveats(hunt: Hunt) -> list[str]:
         lines.append(
             "  without the float64 twin: noise is measured in the subject's own dtype, and a fault "
             "smaller than its rounding is not seen (docs/limits.md)"
+        )
+    if NO_HANDLE in hunt.offers:
+        lines.append(
+            "  caches: new_cache() hands out nothing, so the cache is in the model, which holds "
+            f"one at a time; two at once were not drawn ({ONE_CACHE} = False draws them)"
         )
     return lines
 

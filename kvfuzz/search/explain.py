@@ -14,6 +14,7 @@ from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
 from kvfuzz.localize.paths import PathGroups, compare_paths
 from kvfuzz.search.judge import judge_by
+from kvfuzz.search.second_cache import note_of_second_cache
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import seeded
 
@@ -49,6 +50,8 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     except KvfuzzError as error:
         notes.append(f"a fresh subject cannot be run: {error}")
         return Explanation(location, paths, False, tuple(notes))
+    if (note := note_of_second_cache(factory, case, verdict)) is not None:
+        notes.append(note)
     if _in_training(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
     return Explanation(location, paths, repeatable, tuple(notes))

@@ -22,7 +22,7 @@ from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
 from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.loading import Options, as_factory
-from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.protocol import Factory, has_one_cache
 
 EXAMPLES = 200
 FORMER_NAMES = {"longest": "max_length", "locating": "locate"}
@@ -163,6 +163,8 @@ class Hunt:
             if word in set(LAWS[1:]) - set(self.laws)
             else "not offered"
             if lacking.get(word) is not None and lacking[word] not in self.offers
+            else "one cache at a time"
+            if word in ("switch", "fork") and has_one_cache(self.offers)
             else "not drawn"
             for word in EXERCISES
             if not self.exercised.get(word)

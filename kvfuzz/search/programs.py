@@ -27,10 +27,13 @@ from kvfuzz.case.schedule import (
     Restore,
     Switch,
 )
+from kvfuzz.subjects.protocol import has_one_cache
 
 MOST_MOVES = 8
 MOST_CACHES = 3
 LARGE, SMALL = 10, 4
+MORE_CACHES = {"new", "switch"}
+"""Moves that every subject takes, unless it holds one cache at a time."""
 ROWS = ("reorder", "select", "repeat")
 """Moves that become a Reorder."""
 LATE = 7
@@ -63,11 +66,13 @@ MIXED = "mixed"
 
 def focuses(offers: frozenset[str]) -> tuple[str, ...]:
     """Returns every focus of a program for a subject with these `offers`: padding on one side, one
-    operation, or everything mixed."""
-    if not offers:
-        return ()
+    operation, or everything mixed. For one with no operation and no argument to draw there is one
+    focus, on more caches than one, so that plain cases keep three quarters of a hunt."""
+    words = _words(offers)
+    if words <= MORE_CACHES and not offers & {*GIVEN}:
+        return ("new",)
     padding = PADDED if "mask" in offers else ()
-    return (*padding, *sorted(_words(offers)), MIXED)
+    return (*padding, *sorted(words), MIXED)
 
 
 @lru_cache(maxsize=256)
@@ -117,7 +122,7 @@ def _moves_about(
     else:
         # Every move but padding needs a cache that holds something.
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
-    if focus in ("new", "fork"):
+    if focus in ("new", "fork") and not has_one_cache(offers):
         kinds.append(_move("switch", each))
     if focus == MIXED:
         kinds += padded
@@ -152,10 +157,12 @@ def _padding(
 
 
 def _words(offers: frozenset[str]) -> set[str]:
-    """Returns the operations that can be drawn. A second cache needs no offer."""
+    """Returns the operations that can be drawn. A second cache needs no offer; one that lives
+    beside the first is not drawn for a subject that holds one at a time."""
     known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
     rows = ROWS if "reorder" in offers else ()
-    return {"new", "switch", *rows, *(word for offer, word in known.items() if offer in offers)}
+    words = {*MORE_CACHES, *rows, *(word for offer, word in known.items() if offer in offers)}
+    return words - {"switch", "fork"} if has_one_cache(offers) else words
 
 
 def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Move]:

@@ -23,7 +23,8 @@ from kvfuzz.oracle.sensitivity import MOST_STEPS
 from kvfuzz.search.hypothesis_run import TARGETED, derive_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
 from kvfuzz.search.known_divergences import Expectation
-from kvfuzz.search.shrink import PASSES, Bound, Shrunk, judge_like, shrink
+from kvfuzz.search.second_cache import run_twice
+from kvfuzz.search.shrink import PASSES, Bound, Shrunk, fails_alike, judge_like, shrink
 from kvfuzz.search.strategies import Space
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
@@ -218,7 +219,8 @@ def run_round(
 
 
 def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
-    """Returns the simplest case found that fails in the same way as the one of `failure`. Ctrl-C
+    """Returns the simplest case found that fails in the same way as the one of `failure`, or as a
+    program that runs it twice, where it is not repeatable. Ctrl-C
     ends the shrinking, and the smallest case so far counts."""
 
     def judge_again(case: Case) -> Verdict:
@@ -228,9 +230,27 @@ def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
             return Verdict("discarded", reason="a known divergence")
         return verdict
 
+    failure = _in_one_program(factory, plan, failure)
     bound = Bound(plan.shrink_passes)
     stops = (KeyboardInterrupt,)
     return shrink(failure.case, failure.verdict, judge_again, plan.space, bound, stops)
+
+
+def _in_one_program(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
+    """Returns the failure of a case that gave other logits when it ran again, as the divergence of
+    a program that runs it twice, if that diverges: it can be located."""
+    twice = run_twice(failure.case) if failure.verdict.law == "repeatability" else None
+    if twice is None:
+        return failure
+    agreement = Verdict("diverged")
+    try:
+        verdict = judge_like(agreement, factory, twice, plan.options.leeway(twice.dtype))
+    except KvfuzzError:
+        return failure
+    known = plan.expectation_for(twice, verdict) is not None
+    if not fails_alike(verdict, agreement) or known:
+        return failure
+    return Shrunk(twice, verdict, failure.passes, failure.done)
 
 
 class _Diverged(Exception):

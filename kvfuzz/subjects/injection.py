@@ -85,7 +85,7 @@ class Faulty:
             if name == "cached":
                 logits, changed = result
                 return logits, FaultyCache(changed, replacements)
-            if name in ("save", "view", "unused", "generate"):  # these return no cache
+            if name in ("save", "view", "unused", "generate", "release"):  # these return no cache
                 return result
             return FaultyCache(result, replacements)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
@@ -31,8 +31,14 @@ OFFERED = {
     "view": ("cache",),
     "unused": ("cache",),
     "generate": ("tokens", "length", "beams", "cached"),
+    "release": ("cache",),
 }
 """The optional methods of a subject, and the arguments of each."""
+ONE_CACHE = "one_cache_at_a_time"
+"""The attribute of a subject by which it declares that a new cache ends the one before."""
+NO_HANDLE = "no_handle"
+"""Stands among the offers of a subject that says nothing of ONE_CACHE, and whose caches cannot be
+distinguished: `new_cache` and `cached` hand out nothing, so the cache is in the model."""
 
 
 @runtime_checkable
@@ -49,6 +55,9 @@ class Subject(Protocol):
       (`kvfuzz.locate`);
     - `cache_dtype`: the dtype of a cache that rounds on purpose; `cache_bound`: how far that may
       move a logit, as a share of the largest logit of the position;
+    - `one_cache_at_a_time`: true if `new_cache` ends the cache that was made before it, as where
+      the modules of the model hold the cache. Then caches are used one after the other, and no
+      copy is made of one;
     - `perturbed(tokens, size, draws)`: the uncached float64 logits [draws, batch, time, vocab] with
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
       are, if the subject can run many sets of weights at once (`kvfuzz.oracle.noise`).
@@ -120,7 +129,10 @@ class Factory:
         """Returns the limits of the simplest subject, which all configurations must share."""
         case = Case(((0,),), (1,), dtype=self.dtypes[0], config=self.first_config())
         subject = self.subject(case)
-        return Limits(subject.vocab_size, subject.max_length, offers_of(subject, self.name))
+        offers = offers_of(subject, self.name)
+        if _hands_out_nothing(subject, offers):
+            offers |= {NO_HANDLE}
+        return Limits(subject.vocab_size, subject.max_length, offers)
 
 
 def require_protocol(subject: Any, name: str) -> Subject:
@@ -167,7 +179,44 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
         raise InvalidSubject(f"{name}.positions_from_mask needs an argument mask of cached()")
     if getattr(subject, "positions_from_mask", False):
         taken |= {"positions_from_mask"}
+    if getattr(subject, ONE_CACHE, False):
+        taken |= {ONE_CACHE}
     return frozenset((found - {"load"}) | taken)
+
+
+def has_one_cache(offers: Collection[str]) -> bool:
+    """Whether a subject with these `offers` holds one cache at a time: it says so, or hands out
+    nothing by which a second one could be told from the first."""
+    return ONE_CACHE in offers or NO_HANDLE in offers
+
+
+def _hands_out_nothing(subject: Any, offers: Collection[str]) -> bool:
+    """Whether `subject` hands out None, or its own model, for a cache that holds a token. Asks only
+    a subject that neither declares how many caches it holds nor copies any."""
+    if getattr(subject, ONE_CACHE, None) is not None or "copy" in offers:
+        return False
+
+    def is_nothing(cache: Any) -> bool:
+        return cache is None or cache is subject or cache is getattr(subject, "model", subject)
+
+    try:
+        with torch.no_grad():
+            empty = subject.new_cache(1)
+            if not is_nothing(empty):
+                release(subject, empty)
+                return False
+            token = torch.zeros((1, 1), dtype=torch.int64, device=device_of(subject))
+            filled = subject.cached(token, empty)[1]
+            release(subject, filled)
+        return is_nothing(filled)
+    except (Exception, SystemExit):
+        return False  # the cases will show what raises
+
+
+def release(subject: Any, cache: Any) -> None:
+    """Tells `subject` that `cache` is done with, if it wants to know."""
+    if callable(getattr(subject, "release", None)):
+        subject.release(cache)
 
 
 def _takes(method: Any, count: int) -> bool:
@@ -252,6 +301,11 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
             else (f"argument {lacking} of cached()")
         )
         raise InvalidCase(f"{name} has no {what}, which this case needs")
+    if getattr(subject, ONE_CACHE, False) and uses_two_caches(case):
+        raise InvalidCase(
+            f"{name} declares {ONE_CACHE}, and this case goes back to an earlier cache, or copies "
+            "one"
+        )
     for row, tokens in enumerate(case.tokens):
         for position, token in enumerate(tokens):
             if not 0 <= token < subject.vocab_size:
@@ -272,6 +326,11 @@ def needs(case: Case) -> frozenset[str]:
     if case.is_simple:
         return frozenset()
     return frozenset(case.given) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
+
+
+def uses_two_caches(case: Case) -> bool:
+    """Whether `case` needs two caches at once: it copies one, or goes back to an earlier one."""
+    return not case.is_plain and any(step.kind in ("fork", "switch") for step in case.steps())
 
 
 def device_of(subject: Any) -> torch.device:

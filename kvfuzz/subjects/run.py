@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
 from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.errors import InvalidSubject, message_of
-from kvfuzz.subjects.protocol import Subject, device_of
+from kvfuzz.subjects.protocol import Subject, device_of, release
 from kvfuzz.subjects.uninitialised import filling_uninitialised
 
 Rows = Sequence[Sequence[int]]
@@ -108,27 +108,71 @@ def run_cached(
     whole = as_tensor(subject, case.tokens)
     caches: list[Any] = []
     pieces: list[tuple[Step, Tensor]] = []
-    for step in case.steps():
-        if begin is not None:
-            begin(step)
-        try:
-            if not caches and step.kind != "new":
-                caches.append(subject.new_cache(case.batch))
-            if step.feeds:
-                pieces.append((step, _feed(subject, case, step, whole, caches, name)))
-            else:
-                _operate(subject, step, caches, name)
-        except InvalidSubject:
-            raise
-        except NotImplementedError as error:
-            raise Refused(step, error) from error
-        except SystemExit as error:
-            raise CachedPathRaised(step, Exited(error)) from error
-        except Exception as error:
-            raise CachedPathRaised(step, error) from error
+    live = _LiveCaches(subject, case, caches)
+    try:
+        for step in case.steps():
+            if begin is not None:
+                begin(step)
+            with _blame(step):
+                if not caches and step.kind != "new":
+                    caches.append(subject.new_cache(case.batch))
+                if step.feeds:
+                    pieces.append((step, _feed(subject, case, step, whole, caches, name)))
+                else:
+                    _operate(subject, step, caches, name)
+                live.release_after(step)
+    finally:
+        live.release_all()
     if case.is_plain:
         return torch.cat([logits for _, logits in pieces], dim=1)
     return _table(case, pieces)
+
+
+@contextmanager
+def _blame(step: Step) -> Iterator[None]:
+    """Raises what is raised inside as the failure, or the refusal, of `step`."""
+    try:
+        yield
+    except InvalidSubject:
+        raise
+    except NotImplementedError as error:
+        raise Refused(step, error) from error
+    except SystemExit as error:
+        raise CachedPathRaised(step, Exited(error)) from error
+    except Exception as error:
+        raise CachedPathRaised(step, error) from error
+
+
+def last_uses(case: Case) -> dict[int, int]:
+    """Returns, for the number of each cache, the index of the last step that uses it."""
+    last: dict[int, int] = {}
+    for step in case.steps():
+        last[step.cache] = step.index
+        if step.source is not None:
+            last[step.source] = step.index
+    return last
+
+
+class _LiveCaches:
+    """Releases each of `caches` once, after the last step of `case` that uses it, if `subject`
+    offers that: a pool then gives its slots to the next cache."""
+
+    def __init__(self, subject: Any, case: Case, caches: list[Any]) -> None:
+        self._subject, self._caches = subject, caches
+        offered = callable(getattr(subject, "release", None))
+        self._due = last_uses(case) if offered else {}
+
+    def release_after(self, step: Step) -> None:
+        for number in [n for n, last in self._due.items() if last == step.index]:
+            del self._due[number]
+            self._subject.release(self._caches[number])
+
+    def release_all(self) -> None:
+        """Releases the caches that a step which raised has left behind."""
+        for number in [n for n in self._due if n < len(self._caches)]:
+            del self._due[number]
+            with suppress(Exception, SystemExit):
+                self._subject.release(self._caches[number])
 
 
 def _feed(
@@ -170,7 +214,7 @@ def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
         returns that only changes its argument; unless None is how the subject writes an empty
         cache."""
         nothing = found is None and cache is not None
-        if nothing and (step.after[0] or subject.new_cache(step.batch) is not None):
+        if nothing and (step.after[0] or not _writes_empty_as_none(subject, step.batch)):
             raise InvalidSubject(f"{name}.{word}() should return the cache, got None")
         return found
 
@@ -187,6 +231,12 @@ def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
             caches[step.cache] = kept(subject.reorder(cache, index), "reorder")
         case Reset():
             caches[step.cache] = kept(subject.reset(cache), "reset")
+
+
+def _writes_empty_as_none(subject: Any, batch: int) -> bool:
+    empty = subject.new_cache(batch)
+    release(subject, empty)
+    return empty is None
 
 
 POISON = 1e4

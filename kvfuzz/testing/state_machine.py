@@ -24,7 +24,7 @@ from kvfuzz.search.judge import judge_by
 from kvfuzz.search.programs import ALL, OVER, ROWS, SMALL, Move, ProgramBuilder, focuses
 from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subjects.loading import Options, as_factory
-from kvfuzz.subjects.protocol import Factory
+from kvfuzz.subjects.protocol import Factory, has_one_cache
 
 LONGEST = 48
 """Default maximum of tokens per row; the subject's max_length if that is less."""
@@ -124,6 +124,7 @@ class _Machine(RuleBasedStateMachine):
         """Starts another cache on the same model."""
         self._move(("new", rows, ()))
 
+    @precondition(lambda self: not has_one_cache(self.space.offers))
     @rule(cache=st.integers(0, SMALL))
     def switch(self, cache: int) -> None:
         """Switches to another cache."""
