@@ -1,5 +1,6 @@
 """The pool: processes that are lost cost their own item, and no process is left behind."""
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -12,6 +13,9 @@ import pytest
 
 from kvfuzz.search import pool
 from kvfuzz.search.pool import Pool
+
+COLLECTED_IMPORTS = gc.isenabled()
+"""Whether this module was imported with the garbage collector on."""
 
 
 def start():
@@ -89,3 +93,16 @@ def test_what_a_subject_started_ends_with_the_parent(tmp_path):
     while left.exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not left.exists()
+
+
+def start_watching():
+    """Returns work that tells what the garbage collector did at first, and what it does now."""
+    at_first = COLLECTED_IMPORTS, gc.isenabled()
+    return lambda item, say: [*at_first, gc.isenabled(), gc.get_freeze_count() > 50_000]
+
+
+def test_the_collector_is_off_until_a_worker_can_begin():
+    """While it imports torch and prepares; then it is on, and leaves all of that alone."""
+    with closing(Pool(start_watching, 1, "nothing can run")) as one:
+        (ended,) = one.run_in_order([0])
+    assert ended.result == [False, False, True, True]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import click
+
+from kvfuzz.case.collector import kept_until_the_end
 
 
 @contextmanager
@@ -24,17 +26,10 @@ def loading(what: str) -> Iterator[None]:
     ours = "torch" not in sys.modules
     if ours:
         click.echo(f"loading {what} ...", err=True)
-        gc.disable()
-    try:
+    with kept_until_the_end() if ours else nullcontext():
         import torch
 
         torch.set_num_threads(1)
         if ours:
             gc.freeze()
         yield
-    finally:
-        if ours:
-            # Not what nobody needs any more: the subjects that were built to learn their dtypes.
-            gc.collect()
-            gc.freeze()
-            gc.enable()

@@ -15,6 +15,7 @@ import json
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import resource
 import secrets
@@ -33,7 +34,9 @@ from typing import Any
 
 import torch
 
+from kvfuzz.case.collector import kept_until_the_end
 from kvfuzz.errors import Inconclusive, KvfuzzError
+from kvfuzz.search.beginning import begin
 
 GRACE = 5.0
 """Seconds beyond a limit before a process is killed: the work may have an alarm of its own."""
@@ -135,8 +138,8 @@ class Pool:
         """Starts a process. It has one torch thread, and never sees Ctrl-C: its parent ends it."""
         ours, theirs = _SPAWN.Pipe()
         key = secrets.token_hex(8)
-        arguments = theirs, key, self.start, self.megabytes
-        process = _SPAWN.Process(target=_work, args=arguments, daemon=True)
+        called = pickle.dumps((_work, key, self.start, self.megabytes))
+        process = _SPAWN.Process(target=begin, args=(theirs, called), daemon=True)
         # The resource tracker would start with the first process, and unblock SIGINT when it does.
         resource_tracker.ensure_running()
         # The child inherits the environment and the signal mask, so both hold from its first
@@ -278,7 +281,8 @@ def _work(connection: Connection, key: str, start: Callable[[], Work], megabytes
 
     threading.Thread(target=_watch, args=(megabytes, before, say), daemon=True).start()
     try:
-        work = start()
+        with kept_until_the_end():
+            work = start()
     except KvfuzzError as error:
         say(refused=str(error))
         return

@@ -81,9 +81,8 @@ def score(
     The library has faults for zoo; any other SUBJECT gets generic ones. Exit code 0 if all mutants
     are killed, 1 if some are not, 3 if there is no score.
     """
-    from kvfuzz.case.files import check_writable
-
     with loading(subject):
+        from kvfuzz.case.files import check_writable
         from kvfuzz.search.known_divergences import read_expectations
         from mutants.campaign.gate import read_gate
         from mutants.campaign.journal import NAME as JOURNAL
@@ -105,9 +104,8 @@ def score(
                 lines.add(result)
             bar(lines.done, total)
 
-        result = run_score(
-            subject, **settings, announce=lines.begin, progress=progress, command=command_to_repeat
-        )
+        settings |= {"announce": lines.begin, "progress": progress, "command": command_to_repeat}
+        result = run_score(subject, **settings)
     return _report(result, folder, reporting.outputs, gate)
 
 

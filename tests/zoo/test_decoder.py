@@ -1,5 +1,6 @@
 """The built-in decoder: two honest paths, by facts from outside either."""
 
+import copy
 import math
 
 import pytest
@@ -191,3 +192,20 @@ def test_a_setting_out_of_range_is_refused(settings, message):
     """By its name and value."""
     with pytest.raises(UsageError, match=message):
         DecoderConfig().with_settings(**settings)
+
+
+def test_the_named_weights_are_those_that_there_are_now():
+    """Also after something is written into them, or they move to another dtype; gradients flow."""
+    parameters = draw_parameters(DecoderConfig(), 0, torch.float64, "cpu")
+    before = parameters.weights()
+    assert parameters.weights() is before
+    parameters.flat[0] = 7.0
+    assert parameters.weights().token[0, 0] == 7.0
+    assert copy.deepcopy(parameters).weights().token.data_ptr() != before.token.data_ptr()
+    parameters.to(torch.float32)
+    assert parameters.weights().token.dtype == torch.float32
+    parameters.flat.data = torch.zeros_like(parameters.flat)
+    assert not parameters.weights().token.any()
+    parameters.requires_grad_(True)
+    parameters.weights().token.sum().backward()
+    assert parameters.flat.grad.count_nonzero() == before.token.numel()

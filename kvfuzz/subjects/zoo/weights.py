@@ -55,10 +55,26 @@ class Parameters(nn.Module):
         super().__init__()
         self.config = config
         self.flat = nn.Parameter(flat)
+        self._known: tuple[Tensor, Weights] | None = None
 
     def weights(self) -> Weights:
-        """Returns the named views into the flat parameter as it is now."""
-        return views(self.config, self.flat)
+        """Returns the named views into the flat parameter as it is now.
+
+        They are made once for each memory that the parameter has, and show whatever is written into
+        it. Where gradients flow, they are part of a graph, and made in each call.
+        """
+        flat = self.flat
+        if flat.requires_grad or type(flat) is not nn.Parameter:
+            return views(self.config, flat)
+        data = flat.detach()
+        if self._known is None or not _is_same_memory(self._known[0], data):
+            self._known = data, views(self.config, data)
+        return self._known[1]
+
+
+def _is_same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two flat tensors are the same numbers in the same place."""
+    return one.data_ptr() == other.data_ptr() and one.dtype == other.dtype
 
 
 def views(config: DecoderConfig, flat: Tensor) -> Weights:
