@@ -21,8 +21,8 @@ CAUSES: Mapping[str, str] = {
     "entries, at the {token} token{seen}",
     "layer index": "the index of the layer that {layer} passes to its cache{seen}",
     "batch row": "the order of the rows in {layer}'s cache, at row {row}{seen}",
-    "stale state": "what {operation} leaves in {layer}'s cache: it holds what it should no longer "
-    "hold, at the {token} token{seen}",
+    "stale state": "what {operation} leaves in {layer}'s cache: it is not what it should hold, at "
+    "the {token} token{seen}",
     "head grouping": "how the heads of {layer} share keys and values, at the {token} token{seen}",
     "dtype": "where {layer} rounds to a lower precision than the model's, at the {token} "
     "token{seen}",
@@ -35,8 +35,11 @@ CAUSES: Mapping[str, str] = {
     "window": "the window of {layer}: which keys are still seen at the {token} token{seen}",
     "recurrent state": "the state that {layer} carries from call to call, at the {token} "
     "token{seen}",
-    "uninitialised memory": "the memory that is read here before anything was written to it, from "
-    "torch.empty or the like: it holds whatever was in memory{seen}",
+    "uninitialised memory": "the memory that is read at the {token} token before anything was "
+    "written to it, from torch.empty or the like: it holds whatever was in memory{seen}",
+    "evicted keys": "what {layer} drops from its cache or overwrites there while it is still "
+    "attended to, at the {token} token{seen}",
+    "unknown": "the line named, at the {token} token: nothing tells one cause from the others",
     "residual": "the residual connection {where} in {layer}, at the {token} token{seen}",
     "mlp": "the MLP of {layer}, at the {token} token{seen}",
     "readout": "the readout, at the {token} token{seen}",
@@ -75,6 +78,7 @@ _ORDINALS = (
     "ninth",
     "tenth",
 )
+_OF_OPERATION = dict.fromkeys(("reorder", "select", "repeat"), "batch row")
 # These change the length of the cache, from which a decoder may read the next token's position.
 _SHORTENING = ("crop", "reset", "restore")
 
@@ -83,21 +87,26 @@ _SHORTENING = ("crop", "reset", "restore")
 class Facts:
     """What else is known about a divergence.
 
-    `operation` is the kind of the last step before it that changed the cache and fed no tokens;
+    `operation` is the kind of the last step before it that changed the cache and fed no tokens, if
+    the same calls without that step are right (`proof` says so in words), or may be;
     `operated` says whether that step itself left the wrong state. `earlier` says whether the state
     belongs to tokens of earlier calls, `rotary` whether it is part of a rotary table, `recurrent`
     whether it is carried from call to call and is no key or value. `window` is that of the layer,
     in tokens, None for all. `uninitialised` says that the operation to blame computed with memory
-    that nothing had been written to.
+    that nothing had been written to, `evicted` in words which key is gone, and `vague` that the
+    site does not separate the cause from others.
     """
 
     operation: str | None = None
+    proof: str = ""
     operated: bool = False
     earlier: bool = False
     rotary: bool = False
     recurrent: bool = False
     window: int | None = None
     uninitialised: bool = False
+    evicted: str = ""
+    vague: bool = False
 
 
 def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tuple[str, str]:
@@ -105,12 +114,15 @@ def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tu
     does)."""
     if facts.uninitialised:
         return "uninitialised memory", "kvfuzz fills it with NaN"
+    if facts.evicted:
+        return "evicted keys", facts.evicted
     shown = find_lookalike(state)
+    if facts.operation and facts.proof:
+        return _OF_OPERATION.get(facts.operation, "stale state"), facts.proof
     if shown is not None:
         return _cause_at(shown[0], site, facts), shown[1]
     if facts.operated or (facts.operation and facts.earlier):
-        moved = facts.operation in ("reorder", "select", "repeat")
-        cause = "batch row" if moved else "stale state"
+        cause = _OF_OPERATION.get(facts.operation or "", "stale state")
         return cause, f"the last operation was {facts.operation}"
     if facts.recurrent and site.kind in ("kv", "cache"):
         return "recurrent state", ""
@@ -118,7 +130,7 @@ def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tu
         return "rope scaling", ""
     if site.kind == "attention" and facts.window is not None and position >= facts.window:
         return "window", f"it is past the window of {facts.window}"
-    return _OF_KIND[site.kind], ""
+    return "unknown" if facts.vague else _OF_KIND[site.kind], ""
 
 
 def _cause_at(cause: str, site: Site, facts: Facts) -> str:

@@ -22,7 +22,8 @@ from kvfuzz.case.case import Case
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize import traced_states
 from kvfuzz.localize.causes import Facts, advice, find_cause
-from kvfuzz.localize.location import Divergence, Location, SiteDifference, find_latents
+from kvfuzz.localize.guilty_operation import GuiltyOperation, find_guilty_operation
+from kvfuzz.localize.location import Divergence, Line, Location, SiteDifference, find_latents
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.localize.operations import evidence
 from kvfuzz.localize.operations.first_difference import (
@@ -141,8 +142,9 @@ def _by_states(subject: Subject, case: Case, strict: bool) -> Location:
     latent = () if traced_states.logits_differ(sites) else find_latents(cells)
     if latent and not strict:
         return Location(None, latent=latent, cells=cells)
+    guilty = find_guilty_operation(subject, case, first.step)
     facts = Facts(
-        _last_cache_operation(case, first.step),
+        *_name_operation(guilty),
         earlier=compared.site.kind == "cache" and first.position < len(compared.step.before[0]),
         window=_window(subject, first.site),
     )
@@ -170,8 +172,9 @@ def _by_operations(
     notes = _notes_on_recording(traced, plain.cached, subject)
     latent = find_latents(latent_cells(traced)) if step is None else ()
     found = None
+    guilty = find_guilty_operation(subject, case, step) if step is not None else None
     if step is not None:
-        found = find_first(traced, step)
+        found = find_first(traced, step, operation=guilty.step.index if guilty else None)
     elif latent and strict:
         found = find_first(traced, latent[0].step, latent=True)
     # After the search: the map shows what it has compared.
@@ -183,11 +186,36 @@ def _by_operations(
     if found is None:
         return Location(None, cells=cells, notes=(*notes, _note_nothing_differs(traced)))
     first, compared, blamed = found
-    operation, window = _last_cache_operation(case, first.step), _window(subject, first.site)
-    facts = evidence.find_facts(traced, compared, blamed, operation, window)
+    place = first.site, _window(subject, first.site)
+    facts = evidence.find_facts(traced, compared, blamed, _name_operation(guilty), place)
+    if guilty and guilty.line and not any(e.places for e in traced.recording.of(guilty.step.index)):
+        first = _in_method(first, guilty, guilty.line)
     shown = evidence.find_evidence(traced, first.step)
     location = _explain(first, evidence.wrong_state(traced, compared), facts)
     return replace(location, evidence=shown, latent=latent, cells=cells, notes=notes)
+
+
+def _name_operation(guilty: GuiltyOperation | None) -> tuple[str | None, str]:
+    """Returns the kind of a guilty operation, and in words what proves it; None without one."""
+    if guilty is None:
+        return None, ""
+    where = f"; {guilty.line.function} is at {guilty.line}" if guilty.line else ""
+    return guilty.kind, f"the same calls without the {guilty.kind} are right{where}"
+
+
+def _in_method(first: Divergence, guilty: GuiltyOperation, line: Line) -> Divergence:
+    """Returns `first` at the `line` of a guilty method that computes with no tensors, such as one
+    that changes a length."""
+    site = Site("cache", first.site.layer or 0)
+    return replace(
+        first,
+        step=guilty.step.index,
+        site=site,
+        source=line,
+        caller=None,
+        partner=None,
+        module=None,
+    )
 
 
 def _notes_on_recording(
@@ -251,13 +279,6 @@ def _explain(first: Divergence, state: WrongState, facts: Facts) -> Location:
     cause, seen = find_cause(first.site, first.position, state, facts)
     where = first.site, first.row, first.position
     return Location(first, cause, advice(cause, *where, seen, facts.operation))
-
-
-def _last_cache_operation(case: Case, step: int) -> str | None:
-    """Returns the kind of the last step up to `step` that changed the cache and fed no tokens."""
-    kinds = [one.kind for one in case.steps() if one.index <= step and not one.feeds]
-    kinds = [kind for kind in kinds if kind not in ("switch", "new")]
-    return kinds[-1] if kinds else None
 
 
 def _window(subject: Any, site: Site) -> int | None:

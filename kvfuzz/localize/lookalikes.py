@@ -6,6 +6,7 @@ or rotated. Each trial compares the numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -141,8 +142,15 @@ def _scaled(trial: _Trial) -> tuple[str, str] | None:
         return None
     factor = float(mine @ theirs) / square
     if factor and _alike(mine, factor * theirs):
-        return "scale", f"it is {factor:.4g} times what it should be"
+        return "scale", f"it is {_few_digits(factor)} times what it should be"
     return None
+
+
+def _few_digits(factor: float) -> str:
+    """Returns a factor in as few digits as tell it from another one, at least four: 1.00001 is not
+    1."""
+    texts = (f"{factor:.{digits}g}" for digits in range(4, 13))
+    return next((text for text in texts if math.isclose(float(text), factor)), repr(factor))
 
 
 def _heads(trial: _Trial) -> tuple[str, str] | None:

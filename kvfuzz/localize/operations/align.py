@@ -63,7 +63,8 @@ class Piece:
 
     `axis` is the axis of the new tokens or, without one, of all; `positions` are the positions
     along it. `rows` is the axis of rows, None where the shape does not tell. `new` and `every` say
-    whether there is an axis of new tokens, and one of all.
+    whether there is an axis of new tokens, and one of all; `last` is this one if it
+    holds only the last tokens, as that of a window does, else None.
     """
 
     row: int | None
@@ -74,6 +75,7 @@ class Piece:
     rows: int | None
     new: bool
     every: bool
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Cut:
     rows: int | None
     new: bool
     every: bool
+    last: int | None
 
     def take(self, found: Tensor, right: Tensor) -> Piece:
         """Returns the piece of these two states."""
@@ -96,9 +99,8 @@ class Cut:
             found = _entries(found, taken)
         for taken in self.theirs:
             right = _entries(right, taken)
-        return Piece(
-            self.row, found, right, self.positions, self.axis, self.rows, self.new, self.every
-        )
+        where = self.positions, self.axis, self.rows
+        return Piece(self.row, found, right, *where, self.new, self.every, self.last)
 
 
 def axis_sizes(positions: Sequence[Sequence[int | None]], fed: int, length: int) -> AxisSizes:
@@ -248,6 +250,7 @@ def _plan_cut(
         rows,
         new is not None,
         every is not None,
+        next((n for n, role in enumerate(roles) if role == "last"), None),
     )
 
 
@@ -309,6 +312,28 @@ def align_by_slot(piece: Piece, sizes: AxisSizes) -> Iterator[Piece]:
                 found=_take(piece.found, axis, group.slots),
                 right=_take(piece.right, axis, group.slot_positions),
             )
+
+
+def align_by_content(piece: Piece, allowed: float) -> Piece | None:
+    """Returns `piece` with its slots in the order of the reference; None if they do not hold the
+    same.
+
+    A ring that keeps the last tokens writes each where the oldest was: its slots are no positions.
+    Each slot counts as the one of the reference that holds the same.
+    """
+    if piece.last is None or piece.found.shape != piece.right.shape or not piece.found.numel():
+        return None
+    mine, theirs = (
+        v.movedim(piece.last, 0).reshape(v.shape[piece.last], -1)
+        for v in (piece.found, piece.right)
+    )
+    alike = torch.cdist(theirs.double()[None], mine.double()[None], p=torch.inf)[0] <= allowed
+    order: list[int] = []
+    for row in alike.tolist():  # the same token may be in several slots: each is taken once
+        order += [n for n, same in enumerate(row) if same and n not in order][:1]
+    if len(order) != len(theirs):
+        return None
+    return replace(piece, found=_take(piece.found, piece.last, tuple(order)))
 
 
 def is_ambiguous(found: Sequence[int], right: Sequence[int], sizes: AxisSizes) -> bool:

@@ -88,17 +88,25 @@ def _behind(events: Sequence[Event], found: Comparisons, last: int) -> set[int]:
     return behind
 
 
-def find_culprit(traced: TracedCase, first: Event, last: int) -> Event:
+def find_culprit(
+    traced: TracedCase, first: Event, last: int, operation: int | None = None
+) -> Event:
     """Returns the operation to blame for `first`, the first state that differs of those that event
-    number `last` was made from.
+    number `last` was made from. `operation` is the number of a step whose operation on the cache is
+    known to be wrong: what came before it is right.
 
     That is the earliest operation without a counterpart that is not right: among those that `first`
     was made from, and among those in its step that `last` was made from. Without any, it is the
     operation that made `first`.
     """
     behind_last = _unmatched_behind(traced, traced.recording.events[last])
-    unmatched = _unmatched_behind(traced, first) + [e for e in behind_last if e.step == first.step]
+    behind_first = _unmatched_behind(traced, first)
+    unmatched = behind_first + [e for e in behind_last if e.step == first.step]
     own = [event for event in unmatched if event.operation != OUTPUT and event.places]
+    if operation is not None:
+        if writes := [e for e in behind_first if e.step == operation and e.writes and e.places]:
+            return writes[-1]  # what it wrote into a cache last is what is read
+        own = [event for event in own if event.step >= operation]
     # Padded rows are compared without their padding. If attention is the first to differ, and all
     # that it was made from is in both runs, then it must have attended to padding.
     padded = first.operation in ATTENDING and not traced.sizes[first.step].plain
@@ -153,7 +161,10 @@ def _is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
         return not one.differs
     if event.index not in known:
         known[event.index] = (
-            _is_blank(event) or _is_elsewhere(traced, event) or _is_partly_written(traced, event)
+            _is_blank(event)
+            or _are_positions(traced, event)
+            or _is_elsewhere(traced, event)
+            or _is_partly_written(traced, event)
         )
         sources = [traced.recording.events[index] for index in event.inputs]
         if not known[event.index] and not event.unseen and _only_reshapes(event, sources):
@@ -170,6 +181,26 @@ def _is_blank(event: Event) -> bool:
     if not values.numel() or not event.operation.startswith(_MAKING):
         return not values.numel()
     return bool((values == values.flatten()[0]).all())
+
+
+def _are_positions(traced: TracedCase, event: Event) -> bool:
+    """Whether `event` holds the positions of the new tokens, or the numbers of all slots, in order.
+
+    An adapter may make them that its path without a cache does not need.
+    """
+    values, sizes = event.output, traced.sizes.get(event.step)
+    if sizes is None or not sizes.plain or not _is_whole(values) or not values.numel():
+        return False
+    (group,) = sizes.groups
+    for right in (group.new_positions, group.slot_positions):
+        if values.shape[-1:] == (len(right),):
+            wanted = torch.tensor(right, dtype=values.dtype, device=values.device)
+            return bool((values == wanted).all())
+    return False
+
+
+def _is_whole(values: torch.Tensor) -> bool:
+    return not values.is_floating_point() and values.dtype != torch.bool
 
 
 # Operations that return their operand in another shape. A slice is not among them: it may take the

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy
 
-from kvfuzz.localize.operations.align import AxisSizes, Piece, align, align_by_slot
+from kvfuzz.localize.operations.align import (
+    AxisSizes,
+    Piece,
+    align,
+    align_by_content,
+    align_by_slot,
+)
 from kvfuzz.localize.operations.difference import abs_difference, allowed_for, largest_along, ratio
 from kvfuzz.localize.operations.events import Event
 
@@ -59,6 +65,9 @@ def compare_events(
     if not sizes.plain:
         allowed = allowed_difference(partner, noise)
         pieces = [_best_alignment(piece, sizes, allowed) for piece in pieces]
+    if pieces[0].last is not None:
+        allowed = allowed_difference(partner, noise)
+        pieces = [in_order(piece, allowed) for piece in pieces]
     differences = tuple(largest_along(piece.found, piece.right, piece.axis) for piece in pieces)
     largest = max((max(values) for values in differences if values), default=0.0)
     allowed = allowed_difference(partner, noise) if largest else 0.0
@@ -75,6 +84,13 @@ def _best_alignment(piece: Piece, sizes: AxisSizes, allowed: float) -> Piece:
     if _largest(piece) <= allowed:
         return piece
     return next((one for one in align_by_slot(piece, sizes) if _largest(one) <= allowed), piece)
+
+
+def in_order(piece: Piece, allowed: float) -> Piece:
+    """Returns `piece`, or that of a ring with its slots in the order of their positions."""
+    if piece.last is None or _largest(piece) <= allowed:
+        return piece
+    return align_by_content(piece, allowed) or piece
 
 
 def _largest(piece: Piece) -> float:

@@ -6,15 +6,18 @@ import re
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from kvfuzz.localize.causes import Facts
 from kvfuzz.localize.lookalikes import WrongState, to_table
 from kvfuzz.localize.operations.align import align
-from kvfuzz.localize.operations.compare_states import ComparedEvent
+from kvfuzz.localize.operations.compare_states import ComparedEvent, in_order
 from kvfuzz.localize.operations.difference import abs_difference, allowed_for
-from kvfuzz.localize.operations.events import ATTENDING, TAPPED, Event
+from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event
+from kvfuzz.localize.operations.evicted import find_eviction
 from kvfuzz.localize.operations.modules import block_of
 from kvfuzz.localize.operations.traced_case import TracedCase
+from kvfuzz.subjects.trace import Site
 
 _NUMBER = re.compile(r"\.\d+(\.|$)")
 
@@ -78,10 +81,13 @@ def find_facts(
     traced: TracedCase,
     compared: ComparedEvent,
     blamed: Event,
-    operation: str | None,
-    window: int | None,
+    operation: tuple[str | None, str],
+    place: tuple[Site, int | None],
 ) -> Facts:
-    """Returns what else is known about the first state that differs and the operation to blame."""
+    """Returns what else is known about the first state that differs and the operation to blame.
+    `operation` is the one on the cache before it, and what proves that it is wrong; `place` is the
+    site, and the window of its layer."""
+    site, window = place
     piece = compared.pieces[0]
     step = next(one for one in traced.steps if one.index == blamed.step)
     sizes = traced.sizes[compared.event.step]
@@ -89,14 +95,36 @@ def find_facts(
     old = [position for position in _differing_positions(compared) if 0 <= position < before]
     floating = compared.event.output.is_floating_point()
     return Facts(
-        operation=operation,
+        operation=operation[0],
+        proof=operation[1],
         operated=not step.feeds,
         earlier=bool(old) and piece.every and not piece.new,
         rotary=floating and _is_rotary(traced, compared.event),
         recurrent=floating and _recurs(traced, blamed),
         window=window,
+        evicted=_name_eviction(traced, compared, blamed),
+        vague=_is_vague(blamed, site),
         uninitialised=blamed.reads_unwritten and bool(blamed.output.isnan().any()),
     )
+
+
+def _name_eviction(traced: TracedCase, compared: ComparedEvent, blamed: Event) -> str:
+    """Returns in words which key `blamed` has dropped too early; empty if it has not."""
+    found = find_eviction(traced, compared)
+    if found is None or found.event is not blamed:
+        return ""
+    return f"the key of position {found.position} is gone, and position {found.query} attends to it"
+
+
+_ADDING = ("add", "__iadd__", "add_", "__radd__", "sub", OUTPUT)
+
+
+def _is_vague(blamed: Event, site: Site) -> bool:
+    """Whether the site of `blamed` says less than a cause: only a sum is a residual connection, and
+    only whole numbers are positions."""
+    if site.kind in ("residual", "mlp_residual"):
+        return blamed.operation not in _ADDING
+    return site.kind == "position" and blamed.output.is_floating_point()
 
 
 def _recurs(traced: TracedCase, event: Event) -> bool:
@@ -151,9 +179,12 @@ def _keys_and_values(traced: TracedCase, step: int) -> Sequence[bool]:
     sizes = traced.sizes.get(step)
     if sizes is None:
         return ()
-    attending = {e.module for e in traced.recording.of(step) if e.operation in ATTENDING}
+    attends: dict[str, int] = {}
     for event in traced.recording.of(step):
-        if event.module not in attending or event.operation not in TAPPED:
+        if event.operation in ATTENDING:
+            attends.setdefault(event.module, event.index)
+    for event in traced.recording.of(step):
+        if event.module not in attends or event.operation not in TAPPED:
             continue
         one = traced.comparisons.of(event.index)
         if one is None or len(event.taps) != len(one.partner.taps):
@@ -162,13 +193,25 @@ def _keys_and_values(traced: TracedCase, step: int) -> Sequence[bool]:
             continue
         differs = [False, False]
         for mine, theirs in zip(event.taps[1:], one.partner.taps[1:], strict=True):
-            pieces = align(mine, theirs, one.sizes) if mine.is_floating_point() else None
-            for piece in pieces or ():
+            along = _token_axis(event, mine, attends[event.module])
+            pieces = align(mine, theirs, one.sizes, along) if mine.is_floating_point() else None
+            for piece in (in_order(p, allowed_for(theirs, 0.0)) for p in pieces or ()):
                 if piece.axis is None or not piece.every or piece.new:
                     continue
                 over = abs_difference(piece.found, piece.right) > allowed_for(theirs, 0.0)
-                along = over.movedim(piece.axis, 0).flatten(1).any(1).tolist()
-                for position, wrong in zip(piece.positions, along, strict=True):
+                wrongs = over.movedim(piece.axis, 0).flatten(1).any(1).tolist()
+                for position, wrong in zip(piece.positions, wrongs, strict=True):
                     differs[position >= sizes.slots - sizes.fed] |= wrong
         return differs
     return ()
+
+
+def _token_axis(event: Event, operand: Tensor, attends: int) -> int | None:
+    """Returns the axis of the tokens in the keys or values that a product takes as its `operand`;
+    None for a product that may have them anywhere. `attends` is the number of the attention: before
+    it the keys are transposed."""
+    if event.operation == "scaled_dot_product_attention":
+        return operand.dim() - 2
+    if event.operation in ("matmul", "__matmul__", "bmm"):
+        return operand.dim() - (1 if event.index < attends else 2)
+    return None

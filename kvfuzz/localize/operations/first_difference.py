@@ -4,7 +4,7 @@ and the map of differences."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvfuzz.case.layout import slot_positions
 from kvfuzz.localize.location import Divergence, Line, SiteDifference
@@ -17,6 +17,7 @@ from kvfuzz.localize.operations.blame import (
 from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
+from kvfuzz.localize.operations.evicted import find_eviction
 from kvfuzz.localize.operations.sites import Sites, owner_of
 from kvfuzz.localize.operations.source_lines import forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase
@@ -25,19 +26,24 @@ from kvfuzz.subjects.trace import Site
 
 
 def find_first(
-    traced: TracedCase, step: int, latent: bool = False
+    traced: TracedCase, step: int, latent: bool = False, operation: int | None = None
 ) -> tuple[Divergence, ComparedEvent, Event] | None:
     """Returns the first state that differs, its comparison and the operation to blame; None if no
     state differs.
 
     The search starts from the logits of `step`, or with `latent` from the first state of `step`
-    that differs.
+    that differs. `operation` is the number of a step whose operation is known to be wrong.
     """
     last = _first_latent(traced, step) if latent else find_last_difference(traced, step)
     first = None if last is None else find_first_difference(traced, last)
     if first is None or last is None:
         return None
-    blamed = find_uninitialised_read(traced, last) or find_culprit(traced, first.event, last)
+    evicted = find_eviction(traced, first)
+    if evicted is not None:
+        return _divergence(traced, first, evicted.event), first, evicted.event
+    blamed = find_uninitialised_read(traced, last) or find_culprit(
+        traced, first.event, last, operation
+    )
     first = find_first_difference_after(traced, blamed, last) or first
     return _divergence(traced, first, blamed), first, blamed
 
@@ -120,7 +126,7 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
     worst = find_worst(first)
     step = blamed.step
     # A step that feeds nothing, like a crop, can only change the cache.
-    site = Site("cache", 0)
+    site = Site("cache", _layer_reading(traced, blamed) if step not in traced.sizes else 0)
     if step in traced.sizes:
         site = _sites(traced, step).of(blamed, traced.comparisons.of(blamed.index))
     position = worst.position
@@ -145,6 +151,26 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
         partner=partner if partner != line else None,
         caller=caller if line and caller and caller.function != line.function else None,
     )
+
+
+def _layer_reading(traced: TracedCase, blamed: Event) -> int:
+    """Returns the first layer that reads what `blamed`, in a step that feeds nothing, has made."""
+    for step in traced.steps:
+        if step.index > blamed.step and step.feeds:
+            into = _made_from(traced.recording.events, blamed.index, step.index)
+            layers = (_sites(traced, step.index).reader_of(index) for index in sorted(into))
+            return next((layer for layer in layers if layer is not None), 0)
+    return 0
+
+
+def _made_from(events: Sequence[Event], index: int, step: int) -> set[int]:
+    """Returns the numbers of the events before `step` that were made from number `index`, and its
+    own."""
+    into = {index}
+    for event in events[index + 1 :]:
+        if event.step < step and into.intersection(event.inputs):
+            into.add(event.index)
+    return into
 
 
 def _sites(traced: TracedCase, step: int) -> Sites:

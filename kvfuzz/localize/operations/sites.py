@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from kvfuzz.localize.operations.align import AxisSizes
 from kvfuzz.localize.operations.compare_states import ComparedEvent
 from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, TAPPED, Event, find_logits
@@ -23,7 +25,8 @@ from kvfuzz.subjects.trace import Site
 class _Layer:
     """The parts of a layer, by the index of an event: `mixer` is the module that mixes tokens,
     `attends` the event that does (None for a recurrence), `scores` the product of queries and keys
-    before it, and `mixed` the last event of the mixer."""
+    before it, and `mixed` the last event of the mixer. `only_mixes` says that it has no residual
+    connection of its own."""
 
     name: str
     number: int
@@ -31,6 +34,7 @@ class _Layer:
     attends: int | None
     mixed: int
     scores: int
+    only_mixes: bool = False
 
 
 class Sites:
@@ -57,11 +61,42 @@ class Sites:
         if layer is not None:
             number = layer[1]
             return Site(_kind(event, self._layers[number], self._norms, one), number)
-        if event.index < self._begin:
-            return Site("attention", 0) if event.index in self._masks else Site("position")
         if event.index > self._end:
             return Site("final_norm" if event.module in self._norms else "logits")
-        return Site("attention", 0)
+        if self._is_carried(event) and (reader := self.reader_of(event.index)) is not None:
+            return Site("cache", reader)
+        if event.index < self._begin:
+            return Site("attention", 0) if event.index in self._masks else Site("position")
+        return self._site_between(event)
+
+    def reader_of(self, index: int) -> int | None:
+        """Returns the first layer that reads what event number `index` made, itself or by way of
+        others; None if no layer does."""
+        into = {index}
+        for event in self._events:
+            if into.intersection(event.inputs):
+                into.add(event.index)
+                if (layer := self._stack.layer_of(event.module)) is not None:
+                    return layer[1]
+        return None
+
+    def _is_carried(self, event: Event) -> bool:
+        """Whether a state is read from what an earlier step has left."""
+        floating = event.output.is_floating_point()
+        return floating and any(0 <= index < self._events[0].index for index in event.inputs)
+
+    def _site_between(self, event: Event) -> Site:
+        """Returns the site of `event` in the code between two layers: it belongs to the first."""
+        before = (e for e in reversed(self._events) if e.index < event.index)
+        inside = (self._stack.layer_of(e.module) for e in before)
+        number = next(layer[1] for layer in inside if layer is not None)
+        if event.module in self._norms:
+            return Site("mlp_norm", number)
+        if event.module != _owner(self._events, self._stack):
+            return Site("mlp", number)
+        if not event.output.is_floating_point():
+            return Site("attention", number)
+        return Site("residual" if self._layers[number].only_mixes else "mlp_residual", number)
 
 
 def _site_without_layers(event: Event, events: Sequence[Event], one: ComparedEvent | None) -> Site:
@@ -146,17 +181,24 @@ def _find_layers(events: Sequence[Event], stack: _Stack, norms: set[str]) -> dic
 
 def _layer(name: str, number: int, events: Sequence[Event], norms: set[str]) -> _Layer:
     attends = next((e for e in events if e.operation in ATTENDING), None)
-    if attends is not None and attends.module != name:
+    if attends is not None:
         mixer = attends.module
     else:
         others = (e.module for e in events if e.module != name and e.module not in norms)
         mixer = next((".".join(m.split(".")[: len(name.split(".")) + 1]) for m in others), name)
     mixed = max((e.index for e in events if _within(e.module, mixer)), default=-1)
-    if mixer == name:
+    alone = attends is not None and attends.module == name and not _adds(events, attends.index)
+    if mixer == name and not alone:
         mixed = attends.index if attends is not None else -1
     if attends is None:
         return _Layer(name, number, mixer, None, mixed, -1)
-    return _Layer(name, number, mixer, attends.index, mixed, _find_scores(attends, events))
+    scores = _find_scores(attends, events)
+    return _Layer(name, number, mixer, attends.index, mixed, scores, only_mixes=alone)
+
+
+def _adds(events: Sequence[Event], after: int) -> bool:
+    """Whether one of `events` after number `after` adds, as a residual connection does."""
+    return any(e.index > after and e.operation in ("add", "__iadd__", "add_") for e in events)
 
 
 def _find_scores(attends: Event, events: Sequence[Event]) -> int:
@@ -193,6 +235,9 @@ def _made_for_masks(events: Sequence[Event], begin: int, owner: str, sizes: Axis
         no_mask = event.module != owner or (
             event.output.is_floating_point() and not _may_be_mask(event, sizes)
         )
+        kind = event.output.dtype
+        numbers = not kind.is_floating_point and kind != torch.bool and event.output.dim() < 3
+        no_mask = no_mask or (numbers and event.index in read_after)
         # The square of a chunk is no mask yet, and becomes part of one.
         part = event.module == owner and event.index in into_masks - read_after
         if event.index in others or (no_mask and not part):
@@ -213,6 +258,9 @@ def _may_be_mask(event: Event, sizes: AxisSizes) -> bool:
 
 def _kind(event: Event, layer: _Layer, norms: set[str], one: ComparedEvent | None) -> str:
     inner = _within(event.module, layer.mixer) and event.index <= layer.mixed
+    # Where the layer itself mixes, its norm is inside the mixer.
+    if inner and layer.mixer == layer.name and event.module in norms:
+        return "norm"
     if inner and not (event.module == layer.name and event.index > layer.mixed):
         return _kind_of_mixing(event, layer, one)
     if event.index <= layer.mixed or layer.mixed < 0:

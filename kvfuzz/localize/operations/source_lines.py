@@ -8,6 +8,7 @@ other files of those packages, counts as helpers.
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import sys
 import sysconfig
@@ -175,6 +176,12 @@ def line_at(place: SourcePlace) -> Line:
     filename, number, function = place
     text = linecache.getline(filename, number).strip()
     return Line(short_path(filename), number, text, function)
+
+
+def line_of_function(function: Any) -> Line | None:
+    """Returns the first line of a function or method; None if its source is not known."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return line_at((code.co_filename, code.co_firstlineno, code.co_qualname)) if code else None
 
 
 def _classes(subject: Any, model: Any) -> set[type]:
