@@ -13,6 +13,7 @@ from kvfuzz.case.layout import Layout, layout
 from kvfuzz.errors import InvalidSubject, KvfuzzError
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.noise import Unmeasurable, logits_noise
+from kvfuzz.oracle.rounding import rounding_noise
 from kvfuzz.oracle.tolerance import Basis, Tolerance, constant, declared, least, measured
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import TwinlessSubject
@@ -143,27 +144,43 @@ def tolerance_for(
 
     Its noise is that of `whole`, the logits of one run over all sequences of `case`. The weights
     are perturbed by the roundoff of the coarsest dtype among that of the subject, the declared one
-    of its cache, and `islands`, coarser dtypes that the uncached path passes through. A subject
-    that cannot be measured gets a constant tolerance. Without `noise` it gets the least one.
+    of its cache, and `islands`, coarser dtypes that the uncached path passes through. If the
+    rounding of the cache alone can be measured, and that is less, it replaces the declared dtype. A
+    subject that cannot be measured gets a constant tolerance. Without `noise` it gets the least
+    one.
     """
     logits = whole if logits is None else logits
     stored = cache_dtype(subject)
-    stored_dtypes = (stored,) if stored else ()
-    dtype = coarsest(compute_dtype(whole.dtype, subject), *stored_dtypes, *islands)
+    computed = coarsest(compute_dtype(whole.dtype, subject), *islands)
+    dtype = coarsest(computed, *((stored,) if stored else ()))
     bound = getattr(subject, "cache_bound", None)
     if bound is not None:
         return declared(logits, bound, dtype)
-    leeway = 1.0 if dtype == torch.float64 else leeway
     if not noise:
-        return least(logits, dtype, leeway)
+        return least(logits, dtype, _leeway(leeway, dtype))
+
+    def measure(rounded: torch.dtype, more: Tensor | float = 0.0) -> Tolerance:
+        """Returns the tolerance by the noise of that dtype, and `more` noise [batch, time]."""
+        found = logits_noise(subject, layout(case).sequences, whole, rounded) + more
+        for row, length in enumerate(layout(case).lengths):
+            found[row, length:] = 0.0  # positions that only fill up a sequence do not count
+        basis: Basis = "own dtype" if isinstance(subject, TwinlessSubject) else "measured"
+        return measured(logits, found, rounded, _leeway(leeway, rounded), basis)
+
     try:
-        found = logits_noise(subject, layout(case).sequences, whole, dtype)
+        tolerance = measure(dtype)
+        if dtype != computed:
+            rounding = rounding_noise(subject, layout(case).sequences, case, dtype)
+            if rounding is not None:
+                tolerance = tolerance.narrowed(measure(computed, rounding))
     except Unmeasurable:
-        return constant(logits, getattr(subject, "width", None), dtype, leeway)
-    for row, length in enumerate(layout(case).lengths):
-        found[row, length:] = 0.0  # positions that only fill up a sequence do not count
-    basis: Basis = "own dtype" if isinstance(subject, TwinlessSubject) else "measured"
-    return measured(logits, found, dtype, leeway, basis)
+        width = getattr(subject, "width", None)
+        return constant(logits, width, dtype, _leeway(leeway, dtype))
+    return tolerance
+
+
+def _leeway(leeway: float, dtype: torch.dtype) -> float:
+    return 1.0 if dtype == torch.float64 else leeway
 
 
 def find_prefixwise(

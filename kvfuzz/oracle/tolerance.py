@@ -75,6 +75,11 @@ class Tolerance:
         """Returns the tolerance of what `places` takes from a tensor [batch, time, ...]."""
         return replace(self, allowed=places(self.allowed), weak=places(self.weak))
 
+    def narrowed(self, other: Tolerance) -> Tolerance:
+        """Returns this tolerance where the `other` does not allow less."""
+        allowed = torch.minimum(self.allowed, other.allowed)
+        return replace(self, allowed=allowed, weak=self.weak & other.weak)
+
 
 def measured(
     uncached: Tensor,

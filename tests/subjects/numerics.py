@@ -93,6 +93,42 @@ class SlotOffByOne(DeclaresWhatItRounds):
         return super().cached(tokens, [max(start - 1, 0), keys, values])
 
 
+class Int8PerToken(Preallocated):
+    """Keys and values are stored as int8 codes, with a scale for each token."""
+
+    cache_dtype = "int8"
+
+    def scale_of(self, state):
+        return state.abs().amax(-1, keepdim=True).clamp_min(1e-6) / 127
+
+    def new_cache(self, batch):
+        return [(torch.zeros(batch, 0, WIDTH, dtype=torch.int8), None) for _ in range(2)]
+
+    def added(self, held, state):
+        """Codes and scales with those of `state` behind them."""
+        scale = self.scale_of(state)
+        codes = torch.cat((held[0], (state / scale).round().clamp(-127, 127).to(torch.int8)), 1)
+        return codes, scale if held[1] is None else torch.cat((held[1], scale), 1)
+
+    def cached(self, tokens, cache):
+        start = cache[0][0].shape[1]
+        x = self.net.embedded(tokens, start)
+        keys, values = self.stored(x @ self.net.key), self.stored(x @ self.net.value)
+        cache = [self.added(*each) for each in zip(cache, (keys, values), strict=True)]
+        read = (codes.to(x.dtype) * scale for codes, scale in cache)
+        return self.net.attend(x, *read, start), cache
+
+
+class Int8LatestScale(Int8PerToken):
+    """All codes are read under the scale of the newest call."""
+
+    def scale_of(self, state):
+        return state.abs().amax((1, 2), keepdim=True).clamp_min(1e-6) / 127
+
+    def added(self, held, state):
+        return super().added((held[0], None), state)
+
+
 class InHalf(Preallocated):
     """A bfloat16 model."""
 

@@ -30,6 +30,12 @@ def takes_the_scale_of_the_first_slot(real):
     return lambda codes, scale: real(codes, scale[:, :, :1].expand_as(scale))
 
 
+@mutant(".storage.int8:dequantised", site="0.cache", witness=steps(2, **INT8))
+def takes_the_scale_of_the_newest_slot(real):
+    """Every slot is dequantised with the scale of the newest one, as if one scale served all."""
+    return lambda codes, scale: real(codes, scale[:, :, -1:].expand_as(scale))
+
+
 @mutant(".storage.int8:quantised", site="0.cache", witness=steps(1, **INT8))
 def clips_at_a_quarter(real):
     """Codes are clipped at 32 of 127: large numbers come back too small."""
