@@ -22,16 +22,15 @@ from kvfuzz.oracle.reference import (
     find_reference,
     is_unchanged,
     last_logits,
+    measure_islands,
     measure_noise,
-    tolerance_for,
 )
 from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
 from kvfuzz.oracle.tolerance import KAPPA
-from kvfuzz.subjects.dtypes import coarsest, compute_dtype
+from kvfuzz.subjects.dtypes import compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
-from kvfuzz.subjects.precision import record_casts
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, seeded
 
 
 def check(
@@ -235,25 +234,12 @@ def _recheck_prefix(
 def _recheck_islands(
     verdict: Verdict, expected: Reference, subject: Subject, case: Case, name: str, leeway: float
 ) -> tuple[Verdict, Reference]:
-    """Measures the noise again, for the coarsest dtype that the uncached path casts to: rounding
-    that both paths share is no fault.
-
-    Skipped in float64: a subject runs there only if its logits pass through nothing coarser.
-    """
-    before = expected.known[1]
-    if before.dtype == torch.float64:
+    """Judges again by the noise of the coarsest dtype that the uncached path casts to: rounding
+    that both paths share is no fault."""
+    found = measure_islands(expected, subject, case, leeway)
+    if found is expected:
         return verdict, expected
-    try:
-        rows = layout(case).sequences
-        islands = [target for _, target in record_casts(lambda: run_uncached(subject, rows))]
-        if coarsest(before.dtype, *islands) == before.dtype:
-            return verdict, expected
-        whole = run_uncached(subject, rows)
-    except Exception:
-        return verdict, expected  # what cannot be watched keeps its verdict
-    found = tolerance_for(subject, case, whole, expected.logits, leeway, islands)
-    expected = replace(expected, tolerance=found)
-    return check_against(expected, subject, case, name), expected
+    return check_against(found, subject, case, name), found
 
 
 def _weigh(

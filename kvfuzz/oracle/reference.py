@@ -17,6 +17,7 @@ from kvfuzz.oracle.rounding import rounding_noise
 from kvfuzz.oracle.tolerance import Basis, Tolerance, constant, declared, least, measured
 from kvfuzz.subjects.dtypes import coarsest, compute_dtype
 from kvfuzz.subjects.float64 import TwinlessSubject
+from kvfuzz.subjects.precision import record_casts
 from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import Rows, run_uncached, seeded
 
@@ -106,6 +107,29 @@ def measure_noise(expected: Reference, subject: Subject, case: Case) -> Referenc
     logits, _ = expected.known
     tolerance = tolerance_for(subject, case, logits, leeway=expected.leeway)
     return replace(expected, tolerance=tolerance)
+
+
+def measure_islands(
+    expected: Reference, subject: Subject, case: Case, leeway: float = 1.0
+) -> Reference:
+    """Returns the reference with the tolerance of the coarsest dtype that the uncached path casts
+    to; the same one if it casts to nothing coarser than that tolerance knows.
+
+    Skipped in float64: a subject runs there only if its logits pass through nothing coarser.
+    """
+    before = expected.known[1].dtype
+    if before == torch.float64:
+        return expected
+    rows = layout(case).sequences
+    try:
+        islands = [target for _, target in record_casts(lambda: run_uncached(subject, rows))]
+        if coarsest(before, *islands) == before:
+            return expected
+        whole = run_uncached(subject, rows)
+    except Exception:
+        return expected  # what cannot be watched is not measured anew
+    found = tolerance_for(subject, case, whole, expected.logits, leeway, islands)
+    return replace(expected, tolerance=found)
 
 
 def is_unchanged(expected: Reference, subject: Subject, case: Case) -> bool:

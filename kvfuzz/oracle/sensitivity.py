@@ -70,11 +70,14 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     down, before that call, and then other tokens are fed before it. False for a case that reads no
     cache.
     """
-    first = case.up_to_call(MOST_STEPS)
-    calls = [step for step in first.steps() if step.feeds]
-    readers = [number for number, step in enumerate(calls) if step.before[0]]
-    if not readers:
+    calls = [step for step in case.steps() if step.feeds]
+    reading = [number for number, step in enumerate(calls) if step.before[0]]
+    if not reading:
         return False
+    # The first calls of several caches may all be the first of their cache.
+    first = case.up_to_call(max(MOST_STEPS, 1 + reading[0]))
+    calls = [step for step in first.steps() if step.feeds]
+    readers = [number for number in reading if number < len(calls)]
     last = calls[readers[-1]]
     columns = slice(last.start, last.stop)
     size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)

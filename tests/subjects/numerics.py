@@ -220,6 +220,8 @@ class MakesSmaller(Summing):
 class OwnBuffers(Preallocated):
     """The cache is a pair of the subject's own tensors, which a new one clears."""
 
+    one_cache_at_a_time = True
+
     def __init__(self, seed=0):
         super().__init__(seed)
         self.kept = [torch.zeros(4, LONGEST, WIDTH) for _ in range(2)]
