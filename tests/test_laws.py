@@ -137,9 +137,9 @@ def test_a_path_that_does_not_repeat_itself_is_not_blamed_for_another_law():
 
 
 def test_a_law_that_says_nothing_about_a_case_is_discarded():
-    """One token of one row has nothing after it; no cache is shown."""
+    """One token of one row has nothing after it and no other row; no cache is shown."""
     one = Case(((1,),), (1,))
-    for law in ("causality", "frame", "generation"):
+    for law in ("causality", "isolation", "frame", "generation"):
         assert check_law(law, Recomputes(), one).status == "discarded"
 
 

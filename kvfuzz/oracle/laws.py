@@ -45,13 +45,15 @@ tolerance, and the mask [batch, time] of the positions to compare."""
 @dataclass(frozen=True)
 class Runs:
     """The two runs of a case that laws compare others with: the `uncached` logits [sequences, time,
-    vocab] of its sequences, their `tolerance`, and the `cached` logits [rows, columns, vocab]."""
+    vocab] of its sequences, their `tolerance`, and the `cached` logits [rows, columns, vocab].
+    A law that runs several changed copies of the case runs them in one batch unless `apart`."""
 
     subject: Subject
     case: Case
     uncached: Tensor
     expected: Reference
     known: Tensor | None = None
+    apart: bool = False
 
     @property
     def tolerance(self) -> Tolerance:
@@ -63,7 +65,6 @@ class Runs:
         return run_cached(self.subject, self.case) if self.known is None else self.known
 
 
-Tokens = tuple[tuple[int, ...], ...]
 Pairs = Callable[[Subject, Case, Runs], Iterator[Pair]]
 
 DEFINITIONS: dict[str, str] = {}
@@ -99,7 +100,10 @@ def causality(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
         for start in starts
         for row in found.sequences
     ]
-    reruns = torch.split(run_uncached(subject, changed), count) if changed else ()
+    if runs.apart:
+        reruns = [run_uncached(subject, rows) for rows in _chunks(changed, count)]
+    else:
+        reruns = list(torch.split(run_uncached(subject, changed), count)) if changed else []
     for start, again in zip(starts, reruns, strict=True):
         places = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
         places[:, :start] = True
@@ -130,8 +134,7 @@ def causality(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
 )
 def isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
     """Changes all tokens outside some of the sequences, padding too, and then all outside the
-    others, so that every row keeps its tokens once; and runs the last row alone, or a row that is
-    alone as the last of two."""
+    others, so that every row keeps its tokens once; and runs the last row alone."""
     found = layout(case)
     sequences = found.sequences
     logits, tolerance = runs.uncached, runs.tolerance
@@ -149,10 +152,10 @@ def isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
             tolerance,
             places,
         )
-    other = run_uncached(subject, _with_other_company(sequences, subject))
-    one, last = tolerance.at(lambda values: values[-1:]), logits[-1:]
-    what = _OTHER_COMPANY[len(sequences) > 1]
-    yield f"the uncached path, {what}", last, other[-1:], one, _everywhere(last)
+    if len(sequences) > 1:
+        alone = run_uncached(subject, sequences[-1:])
+        one, last = tolerance.at(lambda values: values[-1:]), logits[-1:]
+        yield "the uncached path, with the last row alone", last, alone, one, _everywhere(last)
     yield from _cached_isolation(subject, case, runs)
 
 
@@ -175,19 +178,10 @@ def _cached_isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair
         after = run_cached(subject, replace(case, tokens=tokens))
         what = "the cached path, with other tokens in the other rows and in padding"
         yield what, before, after, bound, mine.to(before.device)
-    if case.is_plain:
-        tokens = _with_other_company(case.tokens, subject)
-        last, other = runs.cached[-1:], run_cached(subject, replace(case, tokens=tokens))[-1:]
-        one, what = bound.at(lambda values: values[-1:]), _OTHER_COMPANY[case.batch > 1]
-        yield f"the cached path, {what}", last, other, one, _everywhere(last)
-
-
-_OTHER_COMPANY = {True: "with the last row alone", False: "as the last of two rows"}
-
-
-def _with_other_company(rows: Tokens, subject: Subject) -> Tokens:
-    """Returns the last of several `rows` alone; a row that is alone, behind another one."""
-    return rows[-1:] if len(rows) > 1 else (_change(rows[0], subject), rows[0])
+    if case.is_plain and case.batch > 1:
+        alone = run_cached(subject, replace(case, tokens=case.tokens[-1:]))
+        one, last = bound.at(lambda values: values[-1:]), runs.cached[-1:]
+        yield "the cached path, with the last row alone", last, alone, one, _everywhere(last)
 
 
 def _everywhere(logits: Tensor) -> Tensor:
@@ -340,12 +334,13 @@ def _check_pairs(law: str, runs: Runs) -> Verdict:
                 measured = measure(runs.expected, runs.subject, runs.case)
                 if measured is not runs.expected:
                     return _check_pairs(law, replace(runs, expected=measured))
-            # A path that does not repeat itself breaks every law: blame repeatability. `causality`
-            # runs changed rows in one batch, so rows that depend on others break it too.
-            for deeper in ("repeatability", *(("isolation",) if law == "causality" else ())):
-                blamed = _check_pairs(deeper, runs)
-                if blamed.diverged:
-                    return blamed
+            # A path that does not repeat itself breaks every law: blame repeatability.
+            unstable = _check_pairs("repeatability", runs)
+            if unstable.diverged:
+                return unstable
+        if law == "causality" and not runs.apart:  # rows that depend on each other break it too
+            shared = _check_pairs("isolation", runs)
+            return shared if shared.diverged else _check_pairs(law, replace(runs, apart=True))
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
     if not count:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
@@ -359,6 +354,11 @@ def _first_difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor)
     token = int(worst[row, column])
     a, b = float(one[row, column, token]), float(other[row, column, token])
     return f"logit[{token}] of row {row}, position {column} is {b:.6g}, and was {a:.6g}"
+
+
+def _chunks(rows: list[tuple[int, ...]], count: int) -> list[list[tuple[int, ...]]]:
+    """Splits `rows` into lists of `count`."""
+    return [rows[start : start + count] for start in range(0, len(rows), count)]
 
 
 def _change(row: tuple[int, ...], subject: Subject) -> tuple[int, ...]:

@@ -38,3 +38,22 @@ def last_row_is_mixed_into_all(looked_up, embed):
         return found if token is None else found + weights.token[token] / 8
 
     return whole, record
+
+
+@mutant(".maths:looked_up", "embed", law="isolation", both=True, witness=steps(1, 1, rows=2))
+def all_rows_take_in_the_first(looked_up, embed):
+    """An eighth of the embedding of row 0's first token is added to every embedding."""
+    token = None
+
+    def whole(table, index):
+        nonlocal token
+        if len(index) > 1:
+            token = index[:1, :1]
+        found = looked_up(table, index)
+        return found if token is None else found + looked_up(table, token) / 8
+
+    def record(config, weights, tokens, index):
+        found = embed(config, weights, tokens, index)
+        return found if token is None else found + weights.token[token] / 8
+
+    return whole, record
