@@ -39,6 +39,7 @@ CAUSES: Mapping[str, str] = {
     "written to it, from torch.empty or the like: it holds whatever was in memory{seen}",
     "evicted keys": "what {layer} drops from its cache or overwrites there while it is still "
     "attended to, at the {token} token{seen}",
+    "not repeatable": "what is not the same in every run, at the {token} token{seen}",
     "unknown": "the line named, at the {token} token: nothing tells one cause from the others",
     "residual": "the residual connection {where} in {layer}, at the {token} token{seen}",
     "mlp": "the MLP of {layer}, at the {token} token{seen}",

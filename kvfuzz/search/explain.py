@@ -12,6 +12,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError, one_line
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
+from kvfuzz.localize.other_laws import locate_by_law
 from kvfuzz.localize.paths import PathGroups, compare_paths
 from kvfuzz.search.judge import judge_by
 from kvfuzz.search.second_cache import note_of_second_cache
@@ -44,6 +45,8 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
                     location = locate(factory, case, paths=paths)
             except Exception as error:
                 notes.append(f"not located: {one_line(error)}")
+    if locating and (location is None or location.first is None):
+        location = _locate_by_law(factory, case, verdict, notes) or location
     try:
         subject = factory.subject(case)
         repeatable = judge_by(verdict.law, subject, case, factory.name).status == verdict.status
@@ -55,6 +58,18 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     if _in_training(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
     return Explanation(location, paths, repeatable, tuple(notes))
+
+
+def _locate_by_law(
+    factory: Factory, case: Case, verdict: Verdict, notes: list[str]
+) -> Location | None:
+    """Locates a verdict that does not compare logits of the two paths; None where nothing is found
+    or no line can be. An error becomes one of the `notes`."""
+    try:
+        return locate_by_law(factory, case, verdict.law, bool(verdict.precision))
+    except Exception as error:
+        notes.append(f"not located: {one_line(error)}")
+        return None
 
 
 def _in_training(subject: Any) -> bool:

@@ -14,6 +14,7 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
+from kvfuzz.localize.other_laws import locate_by_law
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.judge import judge_by
 from kvfuzz.subjects.loading import Options, load
@@ -89,7 +90,12 @@ def locate_file(
         if location is not None and location.located:
             return name, found.case, location
         factory, case = _load(found, name, device)
-        return name, case, _with_note(locate(factory, case, strict=strict), found)
+        location = locate(factory, case, strict=strict)
+        if not location.located:
+            law = found.verdict.get("law", "agreement")
+            by_law = locate_by_law(factory, case, law, bool(found.verdict.get("precision")))
+            location = by_law or location
+        return name, case, _with_note(location, found)
     except KvfuzzError as error:
         raise UsageError(f"{path}: {error}") from error
 
