@@ -152,14 +152,14 @@ TOLERANCE = (
     ),
     _break(
         "weights are what they were after the noise is measured",
-        "kvfuzz/subjects/float64.py",
+        "kvfuzz/subjects/perturb.py",
         "                weight.copy_(value)\n",
         "                pass\n",
         "tests/test_noise.py",
     ),
     _break(
         "embedded tokens are perturbed one by one",
-        "kvfuzz/subjects/float64.py",
+        "kvfuzz/subjects/perturb.py",
         "moved = found * (1 + now[0] * sign.to(found.device))",
         "moved = found",
         "tests/test_noise.py::test_equal_neighbours_do_not_cancel_their_noise",
@@ -398,7 +398,7 @@ CAMPAIGN = (
         "tests/mutants/test_campaign.py",
     ),
     _break(
-        "the alarm rings again for a fault that swallows it",
+        "a mutant that swallows the signal of its time limit gets the signal again",
         "mutants/campaign/time_limit.py",
         "signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)",
         "signal.setitimer(signal.ITIMER_REAL, seconds)",

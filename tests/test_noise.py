@@ -13,8 +13,9 @@ from kvfuzz.oracle.tolerance import measured
 from kvfuzz.report.text import hunt_text
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.subjects.dtypes import compute_dtype
-from kvfuzz.subjects.float64 import Twin, perturbing, signs
+from kvfuzz.subjects.float64 import Twin
 from kvfuzz.subjects.loading import as_factory, load
+from kvfuzz.subjects.perturb import perturbing, signs
 from kvfuzz.subjects.run import run_uncached
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
@@ -317,8 +318,8 @@ def test_a_large_weight_is_perturbed_in_pieces_by_the_same_signs(monkeypatch, kn
     fine = torch.randn(60, 40, dtype=torch.float64)
     weights, before = [*weights, fine], [*(w.clone() for w in weights), fine.clone()]
     row = signs(sum(weight.numel() for weight in weights), 3)
-    monkeypatch.setattr("kvfuzz.subjects.float64._PIECE", 1000)
-    monkeypatch.setattr("kvfuzz.subjects.float64._MOST_KEPT", 1000)
+    monkeypatch.setattr("kvfuzz.subjects.perturb._PIECE", 1000)
+    monkeypatch.setattr("kvfuzz.subjects.perturb._MOST_KEPT", 1000)
     with perturbing(weights, [*values, fine] if known else None) as perturb:
         perturb(2**-24, 3)
         for weight, value in zip(weights, before, strict=True):

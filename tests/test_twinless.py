@@ -15,8 +15,9 @@ from kvfuzz.report.text import hunt_text
 from kvfuzz.search.replay import replay
 from kvfuzz.subjects import float64
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import Twin, TwinlessSubject, perturbing
+from kvfuzz.subjects.float64 import Twin, TwinlessSubject
 from kvfuzz.subjects.loading import as_factory
+from kvfuzz.subjects.perturb import perturbing
 from tests.subjects import models
 
 TWINLESS = Options(twin=False)

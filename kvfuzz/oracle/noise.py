@@ -21,7 +21,8 @@ from torch import Tensor
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.tolerance import outliers
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import Twin, perturbing, promoted, twin_of
+from kvfuzz.subjects.float64 import Twin, promoted, twin_of
+from kvfuzz.subjects.perturb import perturbing
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, note_pass, run_uncached, seeded
 

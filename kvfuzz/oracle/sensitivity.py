@@ -18,7 +18,8 @@ from kvfuzz.case.layout import layout
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.tolerance import Tolerance
 from kvfuzz.subjects.dtypes import dtype_name
-from kvfuzz.subjects.float64 import Twin, signs, weights_of
+from kvfuzz.subjects.float64 import Twin, weights_of
+from kvfuzz.subjects.perturb import signs
 from kvfuzz.subjects.precision import is_coarser, record_casts
 from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import CachedPathRaised, run_cached, run_uncached

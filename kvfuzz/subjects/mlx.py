@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
-from kvfuzz.subjects.float64 import signs
 from kvfuzz.subjects.loading import Options
+from kvfuzz.subjects.perturb import signs
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.tiny_fields import LENGTHS, fill_fields, first_count, width_of
 from kvfuzz.subjects.transformers.weights import LEAST_GAIN, MOST_GAIN, VECTOR_SPREAD

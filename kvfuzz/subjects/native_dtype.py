@@ -11,7 +11,8 @@ from torch import Tensor
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
-from kvfuzz.subjects.float64 import Float64Subject, perturbing, twin_of, weights_of
+from kvfuzz.subjects.float64 import Float64Subject, twin_of, weights_of
+from kvfuzz.subjects.perturb import perturbing
 from kvfuzz.subjects.precision import record_casts
 from kvfuzz.subjects.protocol import device_of, require_protocol
 from kvfuzz.subjects.run import run_cached, run_uncached, seeded

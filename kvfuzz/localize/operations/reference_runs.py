@@ -27,7 +27,8 @@ from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.noise import LEAST_STEP
 from kvfuzz.oracle.tolerance import constant
 from kvfuzz.subjects.dtypes import ROUNDOFF
-from kvfuzz.subjects.float64 import perturbing, twin_of
+from kvfuzz.subjects.float64 import twin_of
+from kvfuzz.subjects.perturb import perturbing
 from kvfuzz.subjects.protocol import Subject, cache_dtype
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvfuzz.subjects.float64 import signs
+from kvfuzz.subjects.perturb import signs
 from kvfuzz.subjects.trace import Note, ignore_note
 from kvfuzz.subjects.zoo import cached, operations, uncached
 from kvfuzz.subjects.zoo.cache import Cache, empty
