@@ -1,4 +1,4 @@
-"""What a score costs: its first kills against a bare cached run for each, and the whole command."""
+"""Measures a score: its first kills against a bare cached run for each, and the whole command."""
 
 from __future__ import annotations
 

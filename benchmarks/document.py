@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from benchmarks.environment import ABSENT
 from benchmarks.row import Outcome, Row
 from benchmarks.rows import ROWS
 
@@ -56,7 +57,9 @@ def block(
     rows = {row["name"]: row for one in found for row in one["rows"]}
     where = found[-1]["environment"]
     names = ("python", "torch", "hypothesis", "transformers", "mutmut")
-    versions = ", ".join(f"{name} {where[name]}" for name in names)
+    # The rows of a package that is missing here keep their lines from a run that had it.
+    present = (name for name in names if where[name] != ABSENT)
+    versions = ", ".join(f"{name} {where[name]}" for name in present)
     head = f"Measured with {versions}, on {where['processor']}.\n\n"
     lines = {row.name: _line(_unmeasured(row)) for row in order}
     lines |= known | {name: _line(row) for name, row in rows.items()}

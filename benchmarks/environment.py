@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("torch", "hypothesis", "transformers", "mutmut")
+ABSENT = "not installed"
 
 
 def environment() -> dict[str, str]:
@@ -31,7 +32,7 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return ABSENT
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""Which two faults of our library mask each other?
+"""Finds pairs of faults of the library that mask each other.
 
 Draws pairs of faults that replace different functions, runs both at once on the cases of a
 campaign, and prints the pairs that survive although each fault alone is killed. Exits 1 if there

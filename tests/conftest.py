@@ -1,4 +1,4 @@
-"""What the tests share: their tiers, their times, one torch thread, and a few fixtures."""
+"""Shared by all tests: tiers, times, one torch thread, and a few fixtures."""
 
 import hypothesis
 import pytest

@@ -1,4 +1,4 @@
-"""What is drawn: valid cases of every family, in a short run, whatever the seed."""
+"""Strategies draw valid cases of every family, in a short run, whatever the seed."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What the scripts beside this one measure: a tiny model, with its cache and without.
+"""Runs a tiny model with its cache and without, for the scripts in this folder.
 
 Transformers and torch alone, so that what a script shows cannot be a mistake of kvfuzz.
 """

@@ -124,15 +124,12 @@ def fuzz(
     for file in filter(None, (json_file, folder / "counterexample.json")):
         check_writable(file)
     with loading(subject):
-        from kvfuzz.oracle.laws import COMPANIONS
         from kvfuzz.report.text import found_text, hunt_text
         from kvfuzz.search.hunt import EXAMPLES
         from kvfuzz.search.hunt import fuzz as hunt
-        from kvfuzz.search.known_divergences import read_expectations
         from kvfuzz.subjects.loading import load
 
-        settings["expected"] = read_expectations(expected_file) if expected_file else ()
-        settings["laws"] = settings["laws"] or COMPANIONS
+        settings |= _how_to_judge(settings["laws"], expected_file)
         options = subject_options.calibrated(subject, folder, calibration_file)
         # Worker processes load it again, by its name.
         factory = load(subject, options) if settings["workers"] == 1 else subject
@@ -149,6 +146,15 @@ def fuzz(
     if json_file:
         write_json(json_file, found.to_json())
     return EXIT_CODES[found.verdict]
+
+
+def _how_to_judge(laws: tuple[str, ...], expected_file: Path | None) -> dict[str, Any]:
+    """Returns the settings of a hunt that say by which laws, and which divergences are known."""
+    from kvfuzz.oracle.laws import COMPANIONS
+    from kvfuzz.search.known_divergences import read_expectations
+
+    expected = read_expectations(expected_file) if expected_file else ()
+    return {"laws": laws or COMPANIONS, "expected": expected}
 
 
 @cli.command()

@@ -1,1 +1,1 @@
-"""What is under test: how a subject is found, built and run."""
+"""Finds, builds and runs subjects, the decoders under test."""

@@ -1,4 +1,4 @@
-"""What holds in every release of transformers since 4.24, whatever its caches look like."""
+"""Promises that hold in every release of transformers since 4.24, whatever its caches look like."""
 
 from __future__ import annotations
 

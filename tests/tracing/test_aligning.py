@@ -1,4 +1,4 @@
-"""Which entries of a state are about which tokens."""
+"""Entries of a state are matched with the tokens that they are about."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is recorded of a model, and that recording leaves no trace."""
+"""Recording a model keeps its states and leaves no trace."""
 
 import pytest
 import torch

@@ -36,9 +36,9 @@ _ROWS, _SHORT, _LONG = 2, 2, 8
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a model can do: how its `forward` is called, the `kinds` of cache that it takes, what
-    any of them `offers`, how it treats padding, and the class of its `own` cache where it has to be
-    given one. `problems` says why the other kinds are left out."""
+    """The abilities of a model: how its `forward` is called, the `kinds` of cache that it takes,
+    what any of them `offers`, how it treats padding, and the class of its `own` cache where it has
+    to be given one. `problems` says why the other kinds are left out."""
 
     forward: Forward
     kinds: tuple[str, ...]

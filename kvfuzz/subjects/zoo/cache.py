@@ -16,7 +16,7 @@ from kvfuzz.subjects.zoo.storage.base import Storage
 
 @dataclass(slots=True)
 class Cache:
-    """What the cached path keeps between calls; each call changes it in place.
+    """The state of the cached path between calls; each call changes it in place.
 
     `length` slots were fed. `storage` has their keys and values. `places` [batch, length] are their
     positions, None while each slot is its own position (`kvfuzz.subjects.zoo.places`). `history`

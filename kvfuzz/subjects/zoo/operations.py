@@ -1,4 +1,4 @@
-"""What can be done to a cache between calls. A refusal comes before anything changes."""
+"""Crops, reorders, copies, saves and resets a cache between calls. A refusal changes nothing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROLLBACK = 3
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a recurrent layer remembers after a slot."""
+    """The memory of a recurrent layer after a slot."""
 
     recent: Tensor  # [batch, KERNEL - 1, features]: the values that the convolution still needs
     hidden: Tensor  # [batch, features]

@@ -17,8 +17,9 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Geometry(NamedTuple):
-    """What depends on positions alone: who sees whom within each window, bool [time, time]; the
-    penalty for distance [heads, time, time]; and the rotary angles [time, head_dim / 2]."""
+    """Masks and numbers that depend on positions alone: `visible` positions within each window,
+    bool [time, time]; the penalty for distance [heads, time, time]; and the rotary angles
+    [time, head_dim / 2]."""
 
     visible: dict[int | None, Tensor]
     bias: Tensor | None

@@ -1,4 +1,4 @@
-"""What every storage of keys and values does, and what several of them do alike."""
+"""The protocol of every storage of keys and values, and the code that several share."""
 
 from __future__ import annotations
 
