@@ -202,6 +202,8 @@ class ScriptedInside(Preallocated):
 class AllocatesOnFirstUse(Preallocated):
     """The cache is allocated when it is first needed, and kept for all that follow."""
 
+    one_cache_at_a_time = True
+
     def new_cache(self, batch):
         if not hasattr(self, "kept"):
             self.kept = [torch.zeros(4, LONGEST, WIDTH) for _ in range(2)]
