@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import kvfuzz
-from kvfuzz.case.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
+from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.localize.guilty_operation import find_guilty_operation, without_operations
 from kvfuzz.localize.lookalikes import WrongState, find_lookalike
 from kvfuzz.localize.operations.align import align, align_by_content, axis_sizes
@@ -85,6 +85,7 @@ def test_an_operation_before_a_fault_of_another_kind_is_not_blamed():
         ((4, Crop(2), 2), 2, "crop"),
         ((3, 1, Crop(2), Crop(1), 2), 2, "crop"),
         ((4, 2), 2, None),
+        ((4, New(2), 2, Switch(0), Crop(2), 2), 2, None),
         ((Padded(4, "left", (1, 2)), Crop(1), 1), 2, None),
     ],
 )
@@ -110,6 +111,18 @@ def test_the_calls_without_an_operation_are_those_that_fed_what_is_left():
     assert calls(3, 1, Restore(), 2) == (3, 1, 2)
     assert calls(3, Reset(), 2) == (2,)
     assert calls(3, 1, Fork(), 2) == (3, 1, 2)
+
+
+# Helpers.
+
+
+def test_swapped_arguments_are_named_at_the_call():
+    """The helper is right in other calls: its line comes second."""
+    assert kvfuzz.check(operated.CallsHelperDecoder(), program(3, 1)).status == "agreed"
+    first = kvfuzz.locate(operated.SwapsArgumentsDecoder, program(3, 1)).first
+    assert first.source.line == line_of(operated.SwapsArguments)
+    assert first.helper.function == "mix"
+    assert first.to_json()["helper"]["text"].startswith("weights = (query @ key.mT)")
 
 
 # What is said.

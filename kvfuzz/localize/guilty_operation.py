@@ -14,7 +14,7 @@ from typing import Any
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import real_tokens
-from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reset
+from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reset, Switch
 from kvfuzz.localize.location import Line
 from kvfuzz.localize.operations.reference_runs import logits_agree
 from kvfuzz.localize.operations.source_lines import line_of_function
@@ -40,8 +40,8 @@ class GuiltyOperation:
 
 def find_guilty_operation(subject: Subject, case: Case, last: int) -> GuiltyOperation | None:
     """Returns the last operation before step number `last`, which goes wrong, if the step is right
-    without any. None where it is not, and for padded rows, whose calls without the operation are
-    others."""
+    without any. None where it is not; for padded rows, whose calls without the operation are
+    others; and where there is a second cache, which may be to blame as well."""
     steps = [step for step in case.steps() if step.index <= last]
     guilty = _last_operation(steps)
     plain = without_operations(case, steps) if guilty else None
@@ -58,7 +58,7 @@ def _last_operation(steps: Sequence[Step]) -> Step | None:
     """Returns the last step that changed the cache of the last one without feeding it."""
     cache = steps[-1].cache
     for step in reversed(steps):
-        if step.cache == cache and not step.feeds and not isinstance(step.operation, New):
+        if step.cache == cache and not step.feeds and not isinstance(step.operation, Switch):
             return step
     return None
 
@@ -67,7 +67,7 @@ def without_operations(case: Case, steps: Sequence[Step]) -> Case | None:
     """Returns the tokens of the last of `steps` in the calls that fed them, on one new cache."""
     calls: dict[int, list[int]] = {}
     for step in steps:
-        if isinstance(step.operation, Padded):
+        if isinstance(step.operation, Padded | New):
             return None
         own = calls.setdefault(step.cache, [])
         if step.feeds:

@@ -36,8 +36,9 @@ class Divergence:
     `difference` is inf. `module` is the qualified name of the torch module that computed the state,
     None where there is none; `source` is the line that did. `partner` is the line that computed the
     same in the path that it is compared with, where that is another; `caller` is the line of the
-    module's forward that called the function of `source`, where that is another. Positions, rows
-    and channels are -1 where the state has none.
+    module's forward that called the function of `source`, where that is another. `helper` is the
+    line that computed the state, if `source` called it wrongly. Positions, rows and channels are -1
+    where the state has none.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Divergence:
     operation: str | None = None
     partner: Line | None = None
     caller: Line | None = None
+    helper: Line | None = None
 
     @property
     def excess(self) -> float:
@@ -76,6 +78,7 @@ class Divergence:
             "missing": self.missing,
             "partner": str(self.partner) if self.partner else None,
             "caller": asdict(self.caller) if self.caller else None,
+            "helper": asdict(self.helper) if self.helper else None,
         }
 
 

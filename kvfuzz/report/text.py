@@ -268,6 +268,8 @@ def _location_lines(case: Case, location: Location, first: Divergence) -> list[s
     if first.source is not None and first.module:
         called = f", called from {first.caller}" if first.caller else ""
         lines.append(f"    in {first.source.function} of {first.module}{called}")
+    if first.helper is not None:
+        lines.append(f"    by way of {first.helper}, which is right in other calls")
     if first.partner is not None:
         lines.append(f"    compared with {first.partner}: {first.partner.text}")
     lines.append(f"  look first at: {location.advice}")

@@ -247,3 +247,41 @@ class NarrowsLater(Joining):
 
 class NarrowsLaterDecoder(CountedDecoder):
     mixer = NarrowsLater
+
+
+def mix(query, key, value, mask):
+    weights = (query @ key.mT).masked_fill(~mask, -torch.inf).softmax(-1)
+    return weights @ value
+
+
+class CallsHelper(nn.Module):
+    """Attention in a helper, which a later call calls on a line of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, held, begin):
+        query, key, value = (heads(part) for part in self.project(x).chunk(3, -1))
+        key = torch.cat((held[0][:, :, :begin], key), 2)
+        value = torch.cat((held[1][:, :, :begin], value), 2)
+        at = torch.arange(begin, begin + x.shape[1])
+        mask = torch.arange(begin + x.shape[1]) <= at[:, None]
+        read = self.later(query, key, value, mask) if begin else mix(query, key, value, mask)
+        return self.out(read.transpose(1, 2).flatten(2)), (key, value)
+
+    def later(self, query, key, value, mask):
+        return mix(query, key, value, mask)
+
+
+class SwapsArguments(CallsHelper):
+    def later(self, query, key, value, mask):
+        return mix(query, value, key, mask)  # fault
+
+
+class CallsHelperDecoder(CountedDecoder):
+    mixer = CallsHelper
+
+
+class SwapsArgumentsDecoder(CountedDecoder):
+    mixer = SwapsArguments

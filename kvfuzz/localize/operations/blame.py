@@ -143,7 +143,7 @@ def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
     waiting = [last.index]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if source not in behind and not _is_right(traced, events[source], right):
+            if source not in behind and not is_right(traced, events[source], right):
                 behind.add(source)
                 waiting.append(source)
     return [events[index] for index in behind if traced.comparisons.of(index) is None]
@@ -153,7 +153,7 @@ def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
 # rest of this file decides whether such an operation is right all the same.
 
 
-def _is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
+def is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
     """Whether `event` agrees with its counterpart. Without one it is right if it holds nothing yet,
     if it only reshapes what is right, or if the reference run has its values elsewhere in the same
     module. `known` remembers the answers."""
@@ -168,7 +168,7 @@ def _is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
         )
         sources = [traced.recording.events[index] for index in event.inputs]
         if not known[event.index] and not event.unseen and _only_reshapes(event, sources):
-            known[event.index] = all(_is_right(traced, source, known) for source in sources)
+            known[event.index] = all(is_right(traced, source, known) for source in sources)
     return known[event.index]
 
 

@@ -14,6 +14,7 @@ from kvfuzz.localize.operations.blame import (
     find_first_difference_after,
     find_last_difference,
 )
+from kvfuzz.localize.operations.call_sites import find_faulty_call
 from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
@@ -135,6 +136,9 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
     recording = traced.recording
     owner = owner_of(recording.events, recording.blocks)
     line, caller = recording.line_of(blamed, owner), forward_line(blamed.places)
+    helper, call = None, find_faulty_call(traced, blamed)
+    if call is not None and line is not None and line == line_at(blamed.places[0]):
+        helper, line = line, line_at(call)
     reference = traced.references.own(first.event.step).run.recording
     partner = reference.line_of(first.partner, owner)
     return Divergence(
@@ -150,6 +154,7 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
         operation=blamed.operation,
         partner=partner if partner != line else None,
         caller=caller if line and caller and caller.function != line.function else None,
+        helper=helper,
     )
 
 

@@ -36,6 +36,7 @@ from kvfuzz.localize.operations.torch_ops import (
     written_tensor,
 )
 from kvfuzz.localize.operations.unwritten import UnwrittenMemory
+from kvfuzz.subjects.float64 import unwrapped
 from kvfuzz.subjects.tensors import walk
 
 MOST_BYTES = 2 * 1024**3
@@ -62,7 +63,7 @@ class WatchedSubject:
         modules = modules_of(subject, model)
         self.names = {id(module): name for name, module in modules.items()}
         self.blocks = blocks_of(modules)
-        self.code = ModelCode(subject, model)
+        self.code = ModelCode(unwrapped(subject), unwrapped(model))
         self._roots = [subject, model]
         self.weights = {id(tensor) for tensor in self.tensors()}
 

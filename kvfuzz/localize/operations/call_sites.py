@@ -1,0 +1,39 @@
+"""Tells whether a helper is wrong or what it was called with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvfuzz.localize.operations.blame import is_right
+from kvfuzz.localize.operations.events import Event
+from kvfuzz.localize.operations.source_lines import SourcePlace
+from kvfuzz.localize.operations.traced_case import TracedCase
+
+# At most this many other runs of a line are looked at.
+_MOST = 8
+
+
+def find_faulty_call(traced: TracedCase, blamed: Event) -> SourcePlace | None:
+    """Returns the line that called the helper in which `blamed` is, if the call is wrong; None if
+    the helper may be.
+
+    It is the call if `blamed` was made from right states, the same line of the helper gave right
+    results for other calls, and never for this one: its arguments are swapped, or it is one call
+    too many.
+    """
+    call = _call_of(blamed)
+    events, known = traced.recording.events, dict[int, bool]()
+    sources = [events[index] for index in blamed.inputs]
+    if call is None or not all(is_right(traced, source, known) for source in sources):
+        return None
+    line = blamed.places[0], blamed.operation
+    same = [e for e in events[: blamed.index] if e.places and (e.places[0], e.operation) == line]
+    right = [e for e in same[-_MOST:] if is_right(traced, e, known)]
+    calls = {_call_of(event) for event in right}
+    return call if calls and call not in calls else None
+
+
+def _call_of(event: Event) -> SourcePlace | None:
+    """Returns the line that called the function of `event`'s own line."""
+    places: Sequence[SourcePlace] = event.places
+    return next((place for place in places[1:] if place[2] != places[0][2]), None)
