@@ -22,7 +22,9 @@ class FaultyDecoder(PlainDecoder):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([FaultyLayer(), *(Layer() for _ in range(layers - 1))])
+        self.layers = nn.ModuleList(
+            [FaultyLayer(WIDTH), *(Layer(WIDTH) for _ in range(layers - 1))]
+        )
 
     def new_cache(self, _batch: int) -> list[Entry | None]:
         return [None] * len(self.layers)

@@ -35,7 +35,7 @@ from kvfuzz.localize.operations.torch_ops import (
     written_part,
     written_tensor,
 )
-from kvfuzz.localize.operations.unwritten import UnwrittenMemory
+from kvfuzz.localize.operations.unwritten import TOUCHING, UnwrittenMemory
 from kvfuzz.subjects.float64 import unwrapped
 from kvfuzz.subjects.tensors import walk
 
@@ -170,7 +170,8 @@ class _Recorder(TorchFunctionMode):
             outer = self._callers[-1] if self._callers else None
             places = self._code.places(sys._getframe(1), outer) if self._lines else ()
             target = results[0] if changed is None else changed
-            if name != "__set__" and is_value(target):
+            touches = changed is not None or name in TOUCHING
+            if touches and name != "__set__" and is_value(target):
                 with torch._C.DisableTorchFunction():
                     call = func, args, kwargs or {}
                     self._memory.note(name, call, target, writes=changed is not None)

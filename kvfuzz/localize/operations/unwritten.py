@@ -40,6 +40,8 @@ _MOVING = {
 }
 
 
+TOUCHING = ALLOCATING | _COPYING | _MOVING
+"""The operations that `UnwrittenMemory.note` is to be told of, besides those that write."""
 Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 """A function with its arguments."""
 
