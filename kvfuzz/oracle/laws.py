@@ -269,8 +269,8 @@ DEFINITIONS["frame"] = (
     "`windows`, a layer may forget what has left the window"
 )
 DEFINITIONS["generation"] = (
-    "`generate`, greedy and with two beams, chooses the same tokens with the cache as without; the "
-    "logits distinguish a tie from a bug. Needs `generate`"
+    "`generate`, greedy and with two beams, chooses the same tokens with the cache as without, and "
+    "by the same logits if it returns them; a tie is no bug. Needs `generate`"
 )
 DEFINITIONS["latent"] = (
     "no inner state differs, even where the logits agree. Only on request: `--law latent` "
@@ -320,8 +320,10 @@ def _runs(subject: Subject, case: Case, expected: Reference, cached: Tensor | No
 
 def _check_pairs(law: str, runs: Runs) -> Verdict:
     count, excess = 0, 0.0
+    effects: list[bool] = []
     try:
         for what, one, other, tolerance, places in _COMPARED[law](runs.subject, runs.case, runs):
+            effects += _effects(one, other, places)
             found = compare(other, one, tolerance, places)
             if bool(found.diverges.any()):
                 raise _Broken(f"{what}: {_first_difference(found.excess, one, other, found.worst)}")
@@ -344,7 +346,19 @@ def _check_pairs(law: str, runs: Runs) -> Verdict:
         return Verdict("diverged", excess=torch.inf, law=law, finding=f"{law}: {broken}")
     if not count:
         return Verdict("discarded", law=law, reason=f"{law} says nothing about this case")
+    if effects and not any(effects):
+        reason = f"what {law} changes has no effect on any logit"
+        return Verdict("vacuous", law=law, reason=reason)
     return Verdict("agreed", positions=count, excess=excess, law=law)
+
+
+def _effects(one: Tensor, other: Tensor, places: Tensor) -> list[bool]:
+    """Returns whether the input that a law changed had an effect: on the logits outside the
+    `places` that must stay the same. Empty if there are none outside."""
+    outside = ~places
+    if not bool(outside.any()):
+        return []
+    return [not torch.equal(one[outside], other[outside])]
 
 
 def _first_difference(excess: Tensor, one: Tensor, other: Tensor, worst: Tensor) -> str:

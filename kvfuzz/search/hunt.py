@@ -134,6 +134,7 @@ class Hunt:
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     exercised: Mapping[str, int] = field(default_factory=dict)
+    vacuous_laws: Mapping[str, int] = field(default_factory=dict)
     expected: Mapping[int, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     offers: frozenset[str] = frozenset()
@@ -163,6 +164,8 @@ class Hunt:
             if word in set(LAWS[1:]) - set(self.laws)
             else "not offered"
             if lacking.get(word) is not None and lacking[word] not in self.offers
+            else "vacuous"
+            if self.vacuous_laws.get(word)
             else "one cache at a time"
             if word in ("switch", "fork") and has_one_cache(self.offers)
             else "not drawn"
@@ -180,6 +183,7 @@ class Hunt:
             "weak_rows": self.weak_rows,
             "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
             "not_exercised": self.not_exercised(),
+            "vacuous_laws": dict(sorted(self.vacuous_laws.items())),
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
             "warnings": list(self.warnings),
             "seconds": round(self.seconds, 3),
@@ -194,7 +198,7 @@ class Hunt:
         }
 
 
-_NO_COUNTS = ("failure", "exercised", "expected")
+_NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NO_COUNTS)
 NEEDED = {
     "crop": ("crop",),

@@ -43,8 +43,8 @@ class Tally:
     `positions` and `weak_positions` count positions, the others cases: `discarded`, `weak`,
     `vacuous` and `prefixwise` ones by their verdict; in `read` those that agreed and read their
     cache, which is the evidence (only a second step reads a cache); in `exercised`, by feature and
-    by companion law, those that agreed; in `expected`, by index in the plan, those that diverged
-    as expected.
+    by companion law, those that agreed; in `vacuous_laws`, those in which it could not have failed;
+    in `expected`, by index in the plan, those that diverged as expected.
     """
 
     cases: int = 0
@@ -59,6 +59,7 @@ class Tally:
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     exercised: Counter[str] = field(default_factory=Counter)
+    vacuous_laws: Counter[str] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
     failure: Shrunk | None = None
 
@@ -70,6 +71,8 @@ class Tally:
             self.exercised.update(features_of(case))
         if companion is not None and companion.status == "agreed":
             self.exercised[companion.law] += 1
+        if companion is not None and companion.status == "vacuous":
+            self.vacuous_laws[companion.law] += 1
         self.cases += 1
         self.positions += verdict.positions if agreed or verdict.diverged else 0
         self.weak_positions += verdict.weak_positions
@@ -92,6 +95,7 @@ class Tally:
             reasons=_distinct((*self.reasons, *more.reasons))[:MOST_REASONS],
             bases=_distinct((*self.bases, *more.bases)),
             exercised=self.exercised + more.exercised,
+            vacuous_laws=self.vacuous_laws + more.vacuous_laws,
             expected=self.expected + more.expected,
             failure=self.failure or more.failure,
         )
@@ -107,7 +111,7 @@ class Tally:
         """Returns the tally that `to_json` gave, after a round trip through JSON."""
         made, found = cls(**data), data["failure"]
         made.reasons, made.bases = tuple(made.reasons), tuple(made.bases)
-        made.exercised = Counter(made.exercised)
+        made.exercised, made.vacuous_laws = Counter(made.exercised), Counter(made.vacuous_laws)
         made.expected = Counter({int(index): n for index, n in made.expected.items()})
         if found is not None:
             case, verdict = Case.from_json(found["case"]), Verdict.from_json(found["verdict"])
