@@ -202,7 +202,7 @@ def _recheck(
     if verdict.first is not None:
         verdict, expected = _recheck_islands(verdict, expected, subject, case, name, leeway)
     if verdict.error is not None and isinstance(subject, Float64Subject) and not subject.twin.stays:
-        own = check_agreement(subject.subject, case, name, trace=False, probe=False)
+        own = check_agreement(subject.own, case, name, trace=False, probe=False)
         if own.verdict.error is None:
             verdict = Verdict("discarded", reason=f"not in float64: {verdict.error}")
     return verdict, expected

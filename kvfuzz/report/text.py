@@ -180,6 +180,7 @@ def _counts(hunt: Hunt) -> str:
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
     lines += _exercised(hunt)
+    lines += [f"  note: {text}" for text in hunt.remarks]
     lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
         lines.append(f"  calibration: {hunt.calibration}")

@@ -115,7 +115,7 @@ class Hunt:
     `prefixwise` cases had uncached logits that depended on later tokens or on the length.
     `worst_excess` is the largest |difference| / allowed of the cases whose noise was measured;
     `bases` says where the allowed difference came from. `calibration` is the path of the
-    calibration file, if one was used.
+    calibration file, if one was used. `remarks` are those of the factory.
     """
 
     verdict: str
@@ -142,6 +142,7 @@ class Hunt:
     failure: Shrunk | None = None
     shard: str | None = None
     calibration: str | None = None
+    remarks: tuple[str, ...] = ()
     explanation: Explanation | None = None
     counterexample: Counterexample | None = None
     path: Path | None = None
@@ -186,6 +187,7 @@ class Hunt:
             "vacuous_laws": dict(sorted(self.vacuous_laws.items())),
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
             "warnings": list(self.warnings),
+            "remarks": list(self.remarks),
             "seconds": round(self.seconds, 3),
             "paths": paths.sentence if paths else None,
             "agreeing": [list(group) for group in paths.groups] if paths else None,
@@ -268,6 +270,7 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         warnings=() if tally.failure else _warnings(plan, tally),
         shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,
         calibration=calibration.path if calibration else None,
+        remarks=tuple(factory.remarks),
     )
     return _follow_up(hunt, factory, plan, settings)
 

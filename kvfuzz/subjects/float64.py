@@ -38,12 +38,20 @@ def promoted(
     a dtype of the model's own weights (`native`), which in the twin are float64. Without
     `function_calls` only the default dtype changes.
     """
+    promotion = Promotion(native)
+    with promoting(promotion, function_calls):
+        yield promotion
+
+
+@contextmanager
+def promoting(promotion: Promotion, function_calls: bool = True) -> Iterator[None]:
+    """Inside the context float64 is the default dtype and, with `function_calls`, the `promotion`
+    sees all calls of torch."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    promotion = Promotion(native)
     try:
         with promotion if function_calls else nullcontext():
-            yield promotion
+            yield
     finally:
         torch.set_default_dtype(default)
 
@@ -91,21 +99,25 @@ class Promotion(TorchFunctionMode):
 class Twin:
     """The float64 twin of `subject`: inside `running()` the subject holds float64 tensors.
 
-    `weights` are the tensors to perturb, `native` their dtypes outside. Whatever the subject writes
-    into its attributes while the twin runs (a table made on first use, a counter) belongs to the
-    twin: the next run of the twin finds it, the subject never does. `always` is true if all calls
-    of the subject run in the twin (Float64Subject), and `stays` if it runs already. `promotes` is
-    true once a run has asked for float32.
+    `weights` are the tensors to perturb, `native` their dtypes outside (given for a subject that
+    was built in float64). Whatever the subject writes into its attributes while the twin runs (a
+    table made on first use, a counter) belongs to the twin: the next run of the twin finds it, the
+    subject never does. `always` is true if all calls of the subject run in the twin
+    (Float64Subject), and `stays` if it runs already. `promotes` is true once a run has asked for
+    float32.
     """
 
-    def __init__(self, subject: Any, always: bool = False) -> None:
+    def __init__(
+        self, subject: Any, always: bool = False, native: frozenset[torch.dtype] | None = None
+    ) -> None:
         self.always = always
         self.exact = True
         self.stays = self.promotes = False
         roots = [subject, getattr(subject, "model", None)]
         things = list(walk(roots, modules=True))
         self.weights = _weights_among(things)
-        self.native = frozenset(weight.dtype for weight in self.weights)
+        own = frozenset(weight.dtype for weight in self.weights)
+        self.native = own if native is None else native
         known = {id(weight) for weight in self.weights}
         others = (thing for thing in things if isinstance(thing, Tensor) and id(thing) not in known)
         self._tensors = [*self.weights, *filter(_is_inexact, others)]
@@ -179,11 +191,15 @@ def _set_attributes(owners: Sequence[Any], attributes: Sequence[_Attributes]) ->
 
 
 class Float64Subject:
-    """`subject`, all of whose calls run in its float64 twin."""
+    """`subject`, all of whose calls run in its float64 twin. `own` is the same in its own dtype:
+    another object if `subject` was built in float64, in place of the dtypes `native`."""
 
-    def __init__(self, subject: Any) -> None:
+    def __init__(
+        self, subject: Any, own: Any = None, native: frozenset[torch.dtype] | None = None
+    ) -> None:
         self.subject = subject
-        self.twin = Twin(subject, always=True)
+        self.own = subject if own is None else own
+        self.twin = Twin(subject, always=True, native=native)
         self._watched = False
 
     @contextmanager

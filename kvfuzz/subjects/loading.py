@@ -25,11 +25,11 @@ import torch
 
 from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
+from kvfuzz.subjects.builder import Builder
 from kvfuzz.subjects.calibration import Calibration
 from kvfuzz.subjects.float64 import TwinlessSubject
 from kvfuzz.subjects.native_dtype import Build, find_dtypes, native_dtype, put
 from kvfuzz.subjects.protocol import Factory
-from kvfuzz.subjects.run import seeded
 
 SCHEMES = {
     "zoo": "kvfuzz.subjects.zoo.presets:factory",
@@ -164,14 +164,17 @@ def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
     offered = _read_choices(call, name)
     choices = {word: values for word, values in offered.items() if word not in options.config}
     first = {word: values[0] for word, values in choices.items()} | dict(options.config)
-    build = _builder(call, name, options, frozenset(parameters))
+    build = Builder(call, name, options.device, options.dtype, frozenset(parameters))
     try:
         dtypes = _find_dtypes(build, first, name, options)
     except KvfuzzError:
         raise
     except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
-    return Factory(name, build, dtypes, choices, dict(options.config), seeded="seed" in parameters)
+    seeded = "seed" in parameters
+    return Factory(
+        name, build, dtypes, choices, dict(options.config), seeded, remarks=build.remarks
+    )
 
 
 def _find_dtypes(
@@ -180,37 +183,6 @@ def _find_dtypes(
     if options.twin:
         return find_dtypes(build, config, name, options.dtype)
     return (native_dtype(build(0, options.dtype or "", config), name),)
-
-
-def _builder(call: Any, name: str, options: Options, parameters: frozenset[str]) -> Build:
-    """Returns a function that calls `call` with those of `seed`, `dtype` and `device` that are
-    among its `parameters`, and casts and moves what it gives if it took no such argument."""
-    native: dict[tuple[torch.dtype | None, str], str] = {}
-    moved: set[tuple[str | None, str]] = set()
-
-    def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
-        # A dtype is passed only if the user asked for one: the factory's own default is a choice
-        # of the user's, too. Float64 is passed always: better built in it than run by a twin.
-        asked = "float64" if dtype == "float64" else options.dtype
-        passed = getattr(torch, asked) if asked else None
-        possible = {"seed": seed, "dtype": passed, "device": options.device}
-        given = {word: v for word, v in possible.items() if v is not None and word in parameters}
-        # Weights that `seed` does not draw come from torch's global generator.
-        with seeded(seed):
-            subject = call(**given, **config)
-        device = None if "device" in given else options.device
-        wanted = dtype or options.dtype
-        # The dtype depends on the configuration and not on the seed: it is read once for each, and
-        # so is whether the subject can be moved to another.
-        key = (passed, repr(sorted(config.items())))
-        if wanted and key not in native:
-            native[key] = native_dtype(subject, name)
-        needed = wanted if wanted and native[key] != wanted else None
-        made = put(subject, name, needed, device, known=(needed, key[1]) in moved)
-        moved.add((needed, key[1]))
-        return made
-
-    return build
 
 
 def _read_choices(call: Any, name: str) -> dict[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
@@ -95,7 +95,8 @@ class Factory:
     """Builds the subject of a case by `build(seed, dtype, config)`.
 
     Cases draw from `dtypes` and, for each configuration field, from `choices`; the user has set the
-    fields in `fixed`. `seeded` says whether the model seed changes the weights.
+    fields in `fixed`. `seeded` says whether the model seed changes the weights. `remarks` are what
+    a user should know about how these subjects are built and what is not tried on them.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Factory:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     seeded: bool = True
+    remarks: Sequence[str] = ()
 
     def subject(self, case: Case) -> Subject:
         """Builds and checks the subject of `case`. Raises InvalidSubject, or InvalidCase if the
