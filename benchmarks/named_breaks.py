@@ -99,7 +99,7 @@ CONTRACT = (
     _break(
         "a quick check runs the cached path once",
         "kvfuzz/oracle/agreement.py",
-        "return _judge_logits(expected, cached, case), expected",
+        "return _judge_logits(expected, cached, subject, case), expected",
         'return _judge_logits(expected, _try_cached(subject, case, "subject"), case), expected',
         "tests/test_agreement.py::test_a_quick_check_runs_the_cached_path_once",
     ),

@@ -15,6 +15,7 @@ from typing import get_args
 import click
 import pytest
 
+from kvfuzz.case.case import GIVEN, KEEP
 from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.verdict import Difference, Impact, Status, Verdict
 from kvfuzz.cli.main import cli
@@ -293,7 +294,7 @@ def test_the_glossary_is_sorted_and_has_the_words_of_the_code():
     terms = re.findall(r"^\*\*(.+?)\*\*", glossary, re.M)
     assert terms == sorted(terms, key=str.lower)
     words = {term.lower() for term in terms} | set(re.findall(r"`(\w+)`", glossary))
-    steps = set(FEATURES) - {*PADDED, "mask", "positions", "several rows"}
+    steps = set(FEATURES) - {*PADDED, *GIVEN, KEEP, "several rows"}
     for word in {*STATES, *get_args(Status), *steps, "prefill"}:
         assert word.replace("_", " ") in words, word
 

@@ -164,6 +164,7 @@ def test_a_decoder_that_can_do_all_of_it_agrees():
     hunt = kvfuzz.fuzz(Recomputes, seed=1, examples=100)
     assert hunt.verdict == "agreed"
     assert hunt.not_exercised() == {
+        "logits_to_keep": "not offered",
         "frame": "not offered",
         "generation": "not offered",
         "latent": "not asked for",

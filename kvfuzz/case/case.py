@@ -28,6 +28,8 @@ from kvfuzz.errors import InvalidCase
 
 GIVEN = ("mask", "positions")
 """The optional arguments of `cached` that a case may pass in every call."""
+KEEP = "logits_to_keep"
+"""The optional argument of `cached` that gets the `keep` of a case."""
 
 Slots = tuple[tuple[int | None, ...], ...]
 """The contents of a cache, [rows][slots]: a token, or None for padding."""
@@ -60,7 +62,7 @@ class Step:
         if not self.feeds:
             assert self.operation is not None
             return self.operation.word
-        if not self.before[0]:
+        if not self.filled:
             return "prefill"
         return "decode" if self.stop - self.start == 1 else "extend"
 
@@ -68,6 +70,11 @@ class Step:
     def feeds(self) -> bool:
         """Whether the step calls `cached` with tokens."""
         return self.operation is None or isinstance(self.operation, Padded)
+
+    @property
+    def filled(self) -> bool:
+        """Whether the cache holds something before the step."""
+        return any(self.before)
 
     @property
     def batch(self) -> int:
@@ -86,8 +93,10 @@ class Case:
 
     `tokens` is a table [rows][columns]. Each feeding entry of `schedule` takes the next columns:
     row i of the current cache is fed from row i of the table (rows that the cache does not have are
-    unused). Every call gets the optional arguments named in `given`. The subject is built from
-    `seed`, `dtype` and `config` (JSON values). Raises InvalidCase, which names the wrong value.
+    unused). Every call gets the optional arguments named in `given` and, if `keep` is not None, is
+    asked for the logits of its last `keep` positions alone (0: of all, and of no more than it
+    feeds). The subject is built from `seed`, `dtype` and `config` (JSON values). Raises
+    InvalidCase, which names the wrong value.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -96,6 +105,7 @@ class Case:
     dtype: str = "float32"
     config: Mapping[str, Any] = field(default_factory=dict)
     given: tuple[str, ...] = ()
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         if not self.tokens or not self.tokens[0]:
@@ -120,6 +130,8 @@ class Case:
             raise InvalidCase(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if not set(self.given) <= set(GIVEN) or sorted(set(self.given)) != list(self.given):
             raise InvalidCase(f"given should name {' and '.join(GIVEN)}, got {list(self.given)}")
+        if self.keep is not None and (type(self.keep) is not int or self.keep < 0):
+            raise InvalidCase(f"keep should be 0 or more, or None, got {self.keep!r}")
         if not self.is_plain:
             for _ in self.steps():
                 pass  # following the caches checks each entry
@@ -132,7 +144,12 @@ class Case:
     @property
     def is_simple(self) -> bool:
         """Whether the three methods of the protocol are enough to run it."""
-        return self.is_plain and not self.given
+        return self.is_plain and not self.arguments
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the optional arguments that every call gets."""
+        return self.given if self.keep is None else (*self.given, KEEP)
 
     @property
     def batch(self) -> int:
@@ -147,7 +164,7 @@ class Case:
         """Whether a step feeds a cache that is not empty."""
         if self.is_plain:
             return len(self.schedule) > 1
-        return any(step.feeds and step.before[0] for step in self.steps())
+        return any(step.feeds and step.filled for step in self.steps())
 
     def up_to_call(self, number: int) -> Case:
         """Returns this case up to its call number `number` (from 1); whole if it has no more."""
@@ -173,6 +190,7 @@ class Case:
             "dtype": self.dtype,
             "config": dict(self.config),
             **({"given": list(self.given)} if self.given else {}),
+            **({"keep": self.keep} if self.keep is not None else {}),
         }
 
     @classmethod
@@ -198,6 +216,7 @@ class Case:
             dtype=str(data["dtype"]),
             config=config,
             given=tuple(given),
+            keep=data.get("keep"),
         )
 
 

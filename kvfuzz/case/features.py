@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kvfuzz.case.case import Case
+from kvfuzz.case.case import KEEP, Case
 from kvfuzz.case.schedule import SIDES, Crop, Padded
 
 PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
 OPERATED = ("crop", "reorder", "select", "repeat", "fork", "restore", "reset", "new", "switch")
 PADDED = tuple(f"{side} padding" for side in SIDES)
 FAMILIES = (*PLAIN, "given arguments", "padding", *OPERATED, "several operations")
-FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", "several rows")
+FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", KEEP, "several rows")
 
 
 def features_of(case: Case) -> frozenset[str]:
@@ -21,7 +21,7 @@ def features_of(case: Case) -> frozenset[str]:
         f"{step.operation.side} padding" for step in steps if isinstance(step.operation, Padded)
     }
     rows = {"several rows"} if any(step.batch > 1 for step in steps) else set()
-    return frozenset((kinds | sides | rows | set(case.given)) & set(FEATURES))
+    return frozenset((kinds | sides | rows | set(case.arguments)) & set(FEATURES))
 
 
 def family(case: Case) -> str:
@@ -32,7 +32,7 @@ def family(case: Case) -> str:
         return "several operations" if operations else "padding"
     if operations:
         return operations[0] if len(operations) == 1 else "several operations"
-    if case.given:
+    if case.arguments:
         return "given arguments"
     sizes = [step.size for step in case.steps() if step.feeds]
     if set(sizes) == {1}:

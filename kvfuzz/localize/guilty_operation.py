@@ -20,7 +20,7 @@ from kvfuzz.localize.operations.reference_runs import logits_agree
 from kvfuzz.localize.operations.source_lines import line_of_function
 from kvfuzz.subjects.float64 import unwrapped
 from kvfuzz.subjects.protocol import Subject
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.subjects.run import CachedPathRaised, Refused, compared, run_cached, run_uncached
 
 _METHODS = {"restore": "load", "fork": "copy", "select": "reorder", "repeat": "reorder"}
 
@@ -49,7 +49,7 @@ def find_guilty_operation(subject: Subject, case: Case, last: int) -> GuiltyOper
         return None
     with suppress(CachedPathRaised, Refused):
         right = run_uncached(subject, plain.tokens)
-        if logits_agree(run_cached(subject, plain), right, subject):
+        if logits_agree(run_cached(subject, plain), right, subject, compared(subject, plain)):
             return GuiltyOperation(guilty, _line_of(subject, guilty))
     return None
 

@@ -21,8 +21,9 @@ from kvfuzz.localize.location import Suspect
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.reference import agree, prefixwise_logits, tested_prefix, tolerance_for
 from kvfuzz.oracle.tolerance import Tolerance
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.protocol import Subject
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
+from kvfuzz.subjects.run import CachedPathRaised, Refused, compared, run_cached, run_uncached
 
 PREFIXES = "uncached, prefix by prefix"
 ONE_RUN = "uncached, in one run"
@@ -75,18 +76,33 @@ def compare_paths(
     plain = plain or run_both(subject, case)
     if plain.cached is None:
         return None
-    rows = found.sequences
-    one_call = replace(case, tokens=rows, schedule=(len(rows[0]),), given=())
     try:
-        cached = {ONE_CALL: found.table(run_cached(subject, one_call)), STEPS: plain.cached}
+        cached = _in_one_call(subject, case) | {STEPS: plain.cached}
         each, tolerance = _find_prefixes(subject, case, plain.uncached, cached)
     except KvfuzzError:
         raise
     except Exception:
         return None
     logits = {PREFIXES: found.table(each), ONE_RUN: found.table(plain.uncached), **cached}
-    groups = _groups(logits, tolerance.at(found.table), found.fed.to(each.device))
+    fed = _compared(subject, case).to(each.device)
+    groups = _groups(logits, tolerance.at(found.table), fed)
     return PathGroups(groups, _sentence(groups, single=len(case.schedule) == 1))
+
+
+def _in_one_call(subject: Subject, case: Case) -> dict[str, Tensor]:
+    """Returns the logits [rows, columns, vocab] of the cached path in one call, by its name; empty
+    for a subject that takes no such call, or returns only the last logits of it."""
+    found, calls = layout(case), call_limits_of(subject)
+    rows = found.sequences
+    if calls.last_only or not calls.takes(len(rows[0]), filled=False):
+        return {}
+    whole = replace(case, tokens=rows, schedule=(len(rows[0]),), given=(), keep=None)
+    return {ONE_CALL: found.table(run_cached(subject, whole))}
+
+
+def _compared(subject: Subject, case: Case) -> Tensor:
+    cells = compared(subject, case)
+    return layout(case).fed if cells is None else cells
 
 
 def _find_prefixes(
@@ -110,9 +126,10 @@ def _find_prefixes(
     # What agrees without noise agrees with it too, and measuring noise takes several runs.
     tolerance = tolerance_for(subject, case, whole, noise=False)
     alike = all(is_alike(stop, tolerance) for stop in stops)
-    if not alike or _first_differing(found, cached, whole, tolerance):
+    fed = _compared(subject, case).to(whole.device)
+    if not alike or _first_differing(found, cached, whole, tolerance, fed):
         tolerance = tolerance_for(subject, case, whole)
-        stops |= _first_differing(found, cached, whole, tolerance)
+        stops |= _first_differing(found, cached, whole, tolerance, fed)
     if all(is_alike(stop, tolerance) for stop in stops):
         return whole, tolerance
     each = prefixwise_logits(subject, case, "subject")
@@ -122,12 +139,16 @@ def _find_prefixes(
 
 
 def _first_differing(
-    found: Layout, cached: Mapping[str, Tensor], whole: Tensor, tolerance: Tolerance
+    found: Layout,
+    cached: Mapping[str, Tensor],
+    whole: Tensor,
+    tolerance: Tolerance,
+    fed: Tensor,
 ) -> set[int]:
     """Returns the length of the prefix that ends where each of the `cached` paths first differs
-    from `whole`."""
+    from `whole`, at the cells that are `fed`."""
     lengths = set()
-    allowed, fed = tolerance.at(found.table), found.fed.to(whole.device)
+    allowed = tolerance.at(found.table)
     for values in cached.values():
         diverges = compare(values, found.table(whole), allowed, fed).diverges.T
         if bool(diverges.any()):
@@ -174,6 +195,8 @@ def _groups(
 def _sentence(groups: tuple[tuple[str, ...], ...], single: bool) -> str:
     together = {name: number for number, group in enumerate(groups) for name in group}
     alone = next((name for group in groups for name in group if len(group) == 1), None)
+    if ONE_CALL not in together:
+        return _sentence_without_one_call(groups, together)
     if len(groups) == 1:
         return "all four paths agree on a fresh subject: suspect state that outlives a call"
     if len(groups) == 2 and together[PREFIXES] == together[ONE_RUN]:
@@ -204,5 +227,17 @@ def _sentence(groups: tuple[tuple[str, ...], ...], single: bool) -> str:
     if len(groups) == 2:
         first, second = (" and ".join(f"({name})" for name in group) for group in groups)
         return f"{first} agree, and {second} agree: suspect what depends on the length"
+    listed = "; ".join(" = ".join(group) for group in groups)
+    return f"the paths disagree ({listed})"
+
+
+def _sentence_without_one_call(
+    groups: tuple[tuple[str, ...], ...], together: Mapping[str, int]
+) -> str:
+    """Says the same of the three paths of a subject that takes no call over all tokens."""
+    if len(groups) == 1:
+        return "all three paths agree on a fresh subject: suspect state that outlives a call"
+    if together[PREFIXES] == together[ONE_RUN]:
+        return "the two uncached paths agree with each other: suspect the calls on the cache"
     listed = "; ".join(" = ".join(group) for group in groups)
     return f"the paths disagree ({listed})"

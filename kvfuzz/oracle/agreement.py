@@ -30,7 +30,7 @@ from kvfuzz.oracle.tolerance import KAPPA
 from kvfuzz.subjects.dtypes import compute_dtype
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, seeded
+from kvfuzz.subjects.run import CachedPathRaised, Refused, compared, run_cached, seeded
 
 
 def check(
@@ -104,9 +104,9 @@ def check_in_two(
     """Compares the cached path of `subject` with the reference of the `least` tolerance; if they
     differ, the same logits with the `expected` one, whose noise is measured only then."""
     cached = _try_cached(subject, case, "subject")
-    verdict = _judge_logits(least, cached, case)
+    verdict = _judge_logits(least, cached, subject, case)
     if verdict.first is not None:
-        verdict = _judge_logits(expected(), cached, case)
+        verdict = _judge_logits(expected(), cached, subject, case)
     return Agreement(verdict, KnownRuns(cached=_logits(cached)))
 
 
@@ -118,13 +118,13 @@ def _judge_in_two(
 
     A coarse dtype is always measured: there the least tolerance could hide faults.
     """
-    verdict = _judge_logits(expected, cached, case)
+    verdict = _judge_logits(expected, cached, subject, case)
     if not expected.is_least or not isinstance(cached, Tensor):
         return verdict, expected
     if verdict.status == "agreed" and expected.known[1].dtype in KAPPA:
         return verdict, expected
     expected = measure_noise(expected, subject, case)
-    return _judge_logits(expected, cached, case), expected
+    return _judge_logits(expected, cached, subject, case), expected
 
 
 def check_against(
@@ -139,7 +139,9 @@ def compare_paths(
 ) -> Agreement:
     """Does the work of `check_against`, and returns the cached logits too."""
     cached = _try_cached(subject, case, name)
-    return Agreement(_judge_logits(expected, cached, case), KnownRuns(expected, _logits(cached)))
+    return Agreement(
+        _judge_logits(expected, cached, subject, case), KnownRuns(expected, _logits(cached))
+    )
 
 
 Cached = Tensor | Refused | CachedPathRaised
@@ -158,7 +160,7 @@ def _try_cached(subject: Subject, case: Case, name: str) -> Cached:
         return error
 
 
-def _judge_logits(expected: Reference, cached: Cached, case: Case) -> Verdict:
+def _judge_logits(expected: Reference, cached: Cached, subject: Subject, case: Case) -> Verdict:
     """Returns the verdict on `case` from the result of the `cached` path."""
     if isinstance(cached, Refused):
         return Verdict("discarded", reason=str(cached))
@@ -175,15 +177,15 @@ def _judge_logits(expected: Reference, cached: Cached, case: Case) -> Verdict:
     if expected.error is not None:
         message = one_line(expected.error)
         return Verdict("diverged", excess=torch.inf, error=f"the uncached path raised {message}")
-    return verdict_from(compare_logits(cached, expected, case), case, expected.prefixwise)
+    return verdict_from(compare_logits(cached, expected, subject, case), case, expected.prefixwise)
 
 
-def compare_logits(logits: Tensor, expected: Reference, case: Case) -> Comparison:
-    """Compares `logits` [rows, columns, vocab] of the token table of `case` with the `expected`
-    ones."""
+def compare_logits(logits: Tensor, expected: Reference, subject: Subject, case: Case) -> Comparison:
+    """Compares the `logits` [rows, columns, vocab] of the token table of `case` that `subject`
+    returned with the `expected` ones."""
     uncached, tolerance = expected.known
-    found = layout(case)
-    fed = None if found.plain else found.fed.to(logits.device)
+    found, cells = layout(case), compared(subject, case)
+    fed = None if cells is None else cells.to(logits.device)
     return compare(logits, found.table(uncached), tolerance.at(found.table), fed)
 
 

@@ -110,6 +110,8 @@ def verdict_from(comparison: Comparison, case: Case, prefixwise: bool = False) -
         reason = "all logits of both paths are zero"
     if reason:
         return Verdict("discarded", dtype=evidence["dtype"], reason=reason)
+    if not bool(fed.any()):
+        return Verdict("discarded", reason="no call returned the logits of a text token")
     if not evidence["positions"]:
         return Verdict(
             "weak",

@@ -34,8 +34,16 @@ from kvfuzz.oracle.reference import (
     measure_noise,
 )
 from kvfuzz.oracle.tolerance import Tolerance
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.protocol import Subject
-from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
+from kvfuzz.subjects.run import (
+    CachedPathRaised,
+    Refused,
+    compared,
+    run_cached,
+    run_uncached,
+    seeded,
+)
 
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
 """Two runs of one path to compare: a description, the logits of both [batch, time, vocab], the
@@ -117,7 +125,7 @@ def causality(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
         (*row[:last], *_change(row[last : last + 1], subject)) for row in case.prefix(last + 1)
     ]
     first = replace(case, schedule=case.schedule[: chunk.index + 1], tokens=case.prefix(last + 1))
-    fed = layout(first).fed.clone()
+    fed = _compared(subject, first)
     fed[:, : chunk.start], fed[:, last] = False, False
     if not bool(fed.any()):
         return
@@ -177,11 +185,18 @@ def _cached_isolation(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair
         before = runs.cached
         after = run_cached(subject, replace(case, tokens=tokens))
         what = "the cached path, with other tokens in the other rows and in padding"
-        yield what, before, after, bound, mine.to(before.device)
+        places = mine & _compared(subject, case)
+        yield what, before, after, bound, places.to(before.device)
     if case.is_plain and case.batch > 1:
         alone = run_cached(subject, replace(case, tokens=case.tokens[-1:]))
         one, last = bound.at(lambda values: values[-1:]), runs.cached[-1:]
         yield "the cached path, with the last row alone", last, alone, one, _everywhere(last)
+
+
+def _compared(subject: Subject, case: Case) -> Tensor:
+    """Returns which cells of the token table of `case` a law of the cached path may compare."""
+    cells = compared(subject, case)
+    return layout(case).fed.clone() if cells is None else cells.clone()
 
 
 def _everywhere(logits: Tensor) -> Tensor:
@@ -226,9 +241,10 @@ def repeatability(subject: Subject, case: Case, runs: Runs) -> Iterator[Pair]:
         schedule=(case.length,) if case.length == 1 else (case.length - 1, 1),
         given=(),
     )
+    other = call_limits_of(subject).fitted(other) or other
     one = runs.cached
     table = exactly.at(found.table)
-    fed = found.fed.to(one.device)
+    fed = _compared(subject, case).to(one.device)
     what = "the cached path, run again"
     yield what, one, _again(lambda: run_cached(subject, case), what), table, fed
     with suppress(CachedPathRaised, Refused):

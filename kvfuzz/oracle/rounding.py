@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case
 from kvfuzz.oracle.noise import DRAWS
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.precision import move_casts
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, run_cached, seeded
@@ -38,8 +39,11 @@ def rounding_noise(subject: Subject, rows: Rows, case: Case, dtype: torch.dtype)
     tokens = tuple(map(tuple, rows))
     length = len(tokens[0])
     found = []
-    for sizes in {(length,), _doubling(length)}:
-        fed = replace(case, tokens=tokens, schedule=sizes, given=())
+    calls = call_limits_of(subject)
+    # Where a call returns its last logits alone, only single tokens show all positions.
+    single = {(1,) * length} if calls.last_only else set()
+    for sizes in {calls.divided(one) for one in ((length,), _doubling(length))} | single:
+        fed = replace(case, tokens=tokens, schedule=sizes, given=(), keep=None)
         moved = _moved_by_rounding(subject, fed, dtype)
         if moved is None:
             return None

@@ -22,7 +22,7 @@ from kvfuzz.subjects.float64 import Twin, weights_of
 from kvfuzz.subjects.perturb import signs
 from kvfuzz.subjects.precision import is_coarser, record_casts
 from kvfuzz.subjects.protocol import Subject, cache_dtype
-from kvfuzz.subjects.run import CachedPathRaised, run_cached, run_uncached
+from kvfuzz.subjects.run import CachedPathRaised, compared, run_cached, run_uncached
 from kvfuzz.subjects.tensors import floating_tensors
 
 # How many calls of a case are run again: code differs by the kind of a call, of which there are 3.
@@ -72,7 +72,7 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     cache.
     """
     calls = [step for step in case.steps() if step.feeds]
-    reading = [number for number, step in enumerate(calls) if step.before[0]]
+    reading = [number for number, step in enumerate(calls) if step.filled]
     if not reading:
         return False
     # The first calls of several caches may all be the first of their cache.
@@ -83,7 +83,8 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     columns = slice(last.start, last.stop)
     size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
     bound, wanted = tolerance.between(last.start, last.stop), expected[:, columns]
-    fed = layout(first).fed[:, columns].to(wanted.device)
+    cells = compared(subject, first)
+    fed = None if cells is None else cells[:, columns].to(wanted.device)
 
     def noticed(found: Tensor) -> bool:
         return bool(compare(found[:, columns], wanted, bound, fed).diverges.any())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvfuzz.case.schedule import schedule_text
+from kvfuzz.report.words import given_text
 from kvfuzz.search.collect import Collected
 
 
@@ -13,7 +14,7 @@ def collected_text(collected: Sequence[Collected]) -> str:
     lines = ["files  program"]
     for one in collected:
         case = one.found.case
-        given = f", given {' and '.join(case.given)}" if case.given else ""
+        given = given_text(case)
         where = f", first at {one.site}" if one.site else ""
         rows = f"{case.batch} {'row' if case.batch == 1 else 'rows'}"
         program = f"{schedule_text(case.schedule)}, {rows}{given}"

@@ -11,6 +11,7 @@ from kvfuzz.case.schedule import schedule_text
 from kvfuzz.case.verdict import Impact, Verdict
 from kvfuzz.localize.causes import ordinal
 from kvfuzz.localize.location import Divergence, Location
+from kvfuzz.report.words import given_text
 from kvfuzz.search.explain import Explanation
 from kvfuzz.search.hunt import EXERCISES, Hunt
 from kvfuzz.search.replay import Replayed
@@ -111,7 +112,7 @@ def _smaller(before: Case, after: Case) -> list[str]:
         "tokens per row": (before.length, after.length),
         "steps": (len(before.schedule), len(after.schedule)),
         "largest token": (max(map(max, before.tokens)), max(map(max, after.tokens))),
-        "arguments": (len(before.given), len(after.given)),
+        "arguments": (len(before.arguments), len(after.arguments)),
         "seed": (before.seed, after.seed),
         "dtype": (before.dtype, after.dtype),
         **{name: (before.config[name], after.config.get(name)) for name in before.config},
@@ -200,6 +201,7 @@ def _caveats(hunt: Hunt) -> list[str]:
             "  without the float64 twin: noise is measured in the subject's own dtype, and a fault "
             "smaller than its rounding is not seen (docs/limits.md)"
         )
+    lines += [f"  limits: {text}" for text in hunt.calls.texts()]
     if NO_HANDLE in hunt.offers:
         lines.append(
             "  caches: new_cache() hands out nothing, so the cache is in the model, which holds "
@@ -331,7 +333,7 @@ def _place(case: Case, located: Divergence) -> str:
 def _case_lines(case: Case) -> list[str]:
     rows = [" ".join(map(str, row)) for row in case.tokens]
     config = ", ".join(f"{name} {value}" for name, value in case.config.items())
-    given = f", given {' and '.join(case.given)}" if case.given else ""
+    given = given_text(case)
     lines = [
         f"  case: seed {case.seed}, schedule {schedule_text(case.schedule)}{given}, {case.dtype}"
     ]

@@ -1,4 +1,4 @@
-"""Puts cases and numbers into the words of the HTML pages."""
+"""Puts cases and numbers into the words of reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from itertools import groupby
 from typing import Any
 
-from kvfuzz.case.case import Case, Step
+from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.schedule import entry_text
 
 
@@ -29,6 +29,12 @@ def steps_in_words(case: Case) -> str:
 def step_in_words(step: Step) -> str:
     """Returns what `step` does: `decode 1`, `crop 2`."""
     return f"{step.kind} {step.size}" if step.operation is None else entry_text(step.operation)
+
+
+def given_text(case: Case) -> str:
+    """Returns what every call of `case` is given, to follow its schedule: `, given mask`."""
+    words = [*case.given, *(() if case.keep is None else (f"{KEEP} {case.keep}",))]
+    return f", given {' and '.join(words)}" if words else ""
 
 
 def settings(case: Case) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from kvfuzz.case.case import KEEP
 from kvfuzz.case.counterexample import Counterexample, make_counterexample
 from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
@@ -21,6 +22,7 @@ from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed
 from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
 from kvfuzz.search.workers import run_rounds_in_processes
+from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory, has_one_cache
 
@@ -138,6 +140,7 @@ class Hunt:
     expected: Mapping[int, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     offers: frozenset[str] = frozenset()
+    calls: CallLimits = ANY_CALL
     laws: tuple[str, ...] = COMPANIONS
     failure: Shrunk | None = None
     shard: str | None = None
@@ -210,6 +213,7 @@ NEEDED = {
     "reset": ("reset",),
     "mask": ("mask", *PADDED),
     "positions": ("positions",),
+    KEEP: (KEEP,),
     "view": ("frame",),
     "generate": ("generation",),
 }
@@ -266,6 +270,7 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         time.time() - started,
         **{each.name: getattr(tally, each.name) for each in fields(Tally)},
         offers=plan.space.offers,
+        calls=plan.space.calls,
         laws=plan.laws,
         warnings=() if tally.failure else _warnings(plan, tally),
         shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,

@@ -8,12 +8,12 @@ dropped. So Hypothesis can delete any move while shrinking, without breaking the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hypothesis import strategies as st
 
-from kvfuzz.case.case import GIVEN, Case
+from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.case.features import PADDED
 from kvfuzz.case.schedule import (
     SIDES,
@@ -27,6 +27,7 @@ from kvfuzz.case.schedule import (
     Restore,
     Switch,
 )
+from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.protocol import has_one_cache
 
 MOST_MOVES = 8
@@ -38,18 +39,31 @@ ROWS = ("reorder", "select", "repeat")
 """Moves that become a Reorder."""
 LATE = 7
 """With this many slots the windows of small models are full, and their oldest entries dropped."""
+KEPT = (1, 1, 2, 3, 0)
+"""The numbers of last logits that calls are asked for; 0 for all."""
 OVER, ALL = 1000, 999
 """Counts of a crop that stand for one token more than are stored, and for all of them."""
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What every program keeps: up to `max_length` columns, what the subject `offers`, and the
+    `calls` that it takes."""
+
+    max_length: int
+    offers: frozenset[str] = frozenset()
+    calls: CallLimits = ANY_CALL
+
+
+@dataclass(frozen=True)
 class Program:
-    """A `schedule` for at least `rows` rows, and the optional arguments that every call is
-    `given`."""
+    """A `schedule` for at least `rows` rows, the optional arguments that every call is `given`, and
+    the `keep` of the case."""
 
     schedule: tuple[Entry, ...]
     rows: int
     given: tuple[str, ...] = ()
+    keep: int | None = None
 
     @property
     def columns(self) -> int:
@@ -69,23 +83,23 @@ def focuses(offers: frozenset[str]) -> tuple[str, ...]:
     operation, or everything mixed. For one with no operation and no argument to draw there is one
     focus, on more caches than one, so that plain cases keep three quarters of a hunt."""
     words = _words(offers)
-    if words <= MORE_CACHES and not offers & {*GIVEN}:
+    if words <= MORE_CACHES and not offers & {*GIVEN, KEEP}:
         return ("new",)
     padding = PADDED if "mask" in offers else ()
-    return (*padding, *sorted(words), MIXED)
+    kept = (KEEP,) if KEEP in offers else ()
+    return (*padding, *sorted(words), *kept, MIXED)
 
 
 @lru_cache(maxsize=256)
-def programs(
-    focus: str, max_length: int, most_rows: int, offers: frozenset[str]
-) -> st.SearchStrategy[Program]:
-    """Returns the strategy for programs about `focus`, of up to `max_length` columns and
-    `most_rows` rows, for a subject with these `offers`.
+def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Program]:
+    """Returns the strategy for programs about `focus`, of up to `most_rows` rows, that keep the
+    `bounds`.
 
     A program always contains what it is about, even if a bug does not need it: `simplify` of
     `kvfuzz.search.shrink` removes it then.
     """
     each = st.lists(st.integers(0, SMALL), min_size=most_rows, max_size=most_rows).map(tuple)
+    offers = bounds.offers
     first, kinds = _moves_about(focus, offers, each)
     moves = st.tuples(
         st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
@@ -93,8 +107,13 @@ def programs(
     fewest = min(2, most_rows) if focus in ROWS else 1
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
-    return st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
-        lambda drawn: fit_moves(drawn[0], drawn[1], drawn[2], drawn[3], max_length, offers)
+    fitted = st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
+        lambda drawn: fit_moves(drawn[0], drawn[1], drawn[2], drawn[3], bounds)
+    )
+    if focus != KEEP:
+        return fitted
+    return st.tuples(fitted, st.sampled_from(KEPT)).map(
+        lambda drawn: replace(drawn[0], keep=drawn[1])
     )
 
 
@@ -106,7 +125,7 @@ def _moves_about(
     feed, begin = (
         sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first_sizes(1))
     )
-    words = sorted(_words(offers)) if focus == MIXED else [focus]
+    words = sorted(_words(offers)) if focus in (MIXED, KEEP) else [focus]
     kinds = [_move(word, each) for word in words]
     padded = [_move(word, each) for word in PADDED if "mask" in offers]
     # Every other program begins with padding, which later operations have to keep track of. Left
@@ -114,7 +133,7 @@ def _moves_about(
     sides = ("left padding", *PADDED) if "mask" in offers else ()
     begin_padded = [_padding(word, _first_sizes(2), each) for word in sides]
     start = _either([begin, _either(begin_padded)]) if padded else begin
-    if focus == MIXED:
+    if focus in (MIXED, KEEP):
         first = [start]
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
@@ -124,8 +143,10 @@ def _moves_about(
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
     if focus in ("new", "fork") and not has_one_cache(offers):
         kinds.append(_move("switch", each))
-    if focus == MIXED:
+    if focus in (MIXED, KEEP):
         kinds += padded
+    if focus == KEEP:
+        kinds += [feed] * len(kinds)  # no operation matters more than a chunk
     if focus in PADDED:
         kinds.append(_either([_move(word, each) for word in sorted(_words(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
@@ -194,13 +215,12 @@ def fit_moves(
     moves: Sequence[Move],
     given: tuple[str, ...],
     begun: int,
-    max_length: int,
-    offers: frozenset[str] = frozenset(),
+    bounds: Bounds,
 ) -> Program:
-    """Fits `moves` to a table of `rows` rows and up to `max_length` columns. The first cache has
-    `begun` rows if that is between 0 and `rows`, else all of them."""
+    """Fits `moves` to a table of `rows` rows and to `bounds`. The first cache has `begun` rows if
+    that is between 0 and `rows`, else all of them."""
     start = begun if 0 < begun < rows else rows
-    fit = ProgramBuilder(rows, max_length, [[start, 0]])
+    fit = ProgramBuilder(rows, bounds, [[start, 0]])
     if start < rows:
         fit.entries.append(New(start))
     for move in moves:
@@ -210,7 +230,9 @@ def fit_moves(
     schedule = fit.schedule()
     if any(isinstance(entry, Padded) for entry in schedule):
         given = tuple(
-            word for word in GIVEN if word in {*given, "mask", *_required_with_padding(offers)}
+            word
+            for word in GIVEN
+            if word in {*given, "mask", *_required_with_padding(bounds.offers)}
         )
     return Program(schedule, rows, given)
 
@@ -234,7 +256,7 @@ class ProgramBuilder:
     number of columns `used`."""
 
     rows: int
-    max_length: int
+    bounds: Bounds
     caches: list[list[int]]
     entries: list[Entry] = field(default_factory=list)
     current: int = 0
@@ -277,18 +299,19 @@ class ProgramBuilder:
         return rows if len(set(rows)) < len(rows) else (*rows[:-1], rows[0])
 
     def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        size = min(count, self.max_length - self.used)
-        if size < 1:
+        whole = min(count, self.bounds.max_length - self.used)
+        if whole < 1:
             return
-        batch = self.caches[self.current][0]
+        batch, slots = self.caches[self.current]
+        size, *rest = self.bounds.calls.pieces(whole, filled=slots > 0)
         # Shrinking moves nonzero numbers to the end of a list before it removes rows, so the last
         # ones are used. At least one row is padded.
         pads = tuple(n % size for n in each[-batch:])
         if pads and size > 1 and not any(pads):
             pads = (*pads[:-1], 1)
-        self.entries.append(Padded(size, word, pads) if any(pads) else size)
-        self.caches[self.current][1] += size
-        self.used += size
+        self.entries += [Padded(size, word, pads) if any(pads) else size, *rest]
+        self.caches[self.current][1] += whole
+        self.used += whole
 
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -57,15 +58,17 @@ def fewer_entries(case: Case, _space: Space) -> Iterator[Case]:
         length = min(length - 1, 2) if length <= 4 else length // 2
 
 
-def shorter_calls(case: Case, _space: Space) -> Iterator[Case]:
-    """With fewer tokens in one call: one, half of them, or one less; keeps the last tokens, or the
-    first."""
+def shorter_calls(case: Case, space: Space) -> Iterator[Case]:
+    """With fewer tokens in one call: one, half of them, or one less, as far as the subject takes
+    such a call; keeps the last tokens, or the first."""
+    steps = list(case.steps())
     for index, entry in enumerate(case.schedule):
         size = entry.size if isinstance(entry, Padded) else entry
         if not isinstance(size, int):
             continue
         least = 2 if isinstance(entry, Padded) else 1  # one column cannot be padded
-        for fewer in sorted({least, size // 2, size - 1}):
+        takes = partial(space.calls.pieces, filled=steps[index].filled)
+        for fewer in sorted({takes(n)[0] for n in {least, size // 2, size - 1} if n > 0}):
             for dropped in (size - fewer, 0) if least <= fewer < size else ():
                 with suppress(InvalidCase):
                     yield _shorten_call(case, index, fewer, dropped)
@@ -97,10 +100,15 @@ def plainer_entries(case: Case, _space: Space) -> Iterator[Case]:
 
 
 def fewer_arguments(case: Case, _space: Space) -> Iterator[Case]:
-    """Without one argument of the calls."""
+    """Without one argument of the calls, or with fewer logits to keep."""
     for word in case.given:
         with suppress(InvalidCase):
             yield replace(case, given=tuple(other for other in case.given if other != word))
+    if case.keep is not None:
+        yield replace(case, keep=None)
+        for fewer in sorted({1, case.keep // 2, case.keep - 1}):
+            if 0 < fewer < case.keep:
+                yield replace(case, keep=fewer)
 
 
 def simpler_settings(case: Case, space: Space) -> Iterator[Case]:

@@ -334,7 +334,7 @@ def _branches_of(case: Case) -> set[str]:
     return {
         *(f"{name} {value!r}" for name, value in settings.items()),
         *kinds,
-        *case.given,
+        *case.arguments,
     }
 
 

@@ -7,6 +7,8 @@ other, and that can be located.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.schedule import Entry, New
 from kvfuzz.case.verdict import Verdict
@@ -39,14 +41,8 @@ def run_twice(case: Case) -> Case | None:
     any other case."""
     if not case.is_plain:
         return None
-    return Case(
-        tuple(row + row for row in case.tokens),
-        (*case.schedule, New(case.batch), *case.schedule),
-        case.seed,
-        case.dtype,
-        case.config,
-        case.given,
-    )
+    schedule = (*case.schedule, New(case.batch), *case.schedule)
+    return replace(case, tokens=tuple(row + row for row in case.tokens), schedule=schedule)
 
 
 def one_after_the_other(case: Case) -> Case | None:
@@ -65,7 +61,7 @@ def one_after_the_other(case: Case) -> Case | None:
         schedule += _entries(case, own, begun=bool(schedule))
         columns += [column for step in own for column in range(step.start, step.stop)]
     tokens = tuple(tuple(row[column] for column in columns) for row in case.tokens)
-    return Case(tokens, tuple(schedule), case.seed, case.dtype, case.config, case.given)
+    return replace(case, tokens=tokens, schedule=tuple(schedule))
 
 
 def _entries(case: Case, steps: list[Step], begun: bool) -> list[Entry]:

@@ -61,7 +61,8 @@ def shrink(
     """Returns the smallest version of `case` found on which `judged` gives a verdict like
     `verdict`, the one on `case` (`fails_alike`).
 
-    Tries no version that lacks an argument which a subject of this `space` needs, and none that was
+    Tries no version that lacks an argument which a subject of this `space` needs or makes a call
+    that it does not take, and none that was
     `tried` when this shrinking was begun. A version that
     `judged` refuses by a KvfuzzError does not fail. What it raises of the classes in `stops` ends
     the shrinking as the bound does: the smallest case so far counts.
@@ -160,6 +161,8 @@ class _Shrinking:
         """Judges a version that was not tried; keeps it if it fails. Raises _BoundReached."""
         key = hashlib.sha256(repr(case).encode()).hexdigest()[:12]
         if key in self.tried or not has_required_args(case, self.space.offers):
+            return False
+        if self.space.calls.refused_step(case) is not None:
             return False
         self._check_bound()
         try:

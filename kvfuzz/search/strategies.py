@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Entry
 from kvfuzz.errors import UsageError
-from kvfuzz.search.programs import Program, focuses, programs
+from kvfuzz.search.programs import Bounds, Program, focuses, programs
+from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.protocol import Factory
 
 LONGEST = 20
@@ -31,7 +32,8 @@ MOST_REJECTED = 5
 @dataclass(frozen=True)
 class Space:
     """The set of cases to draw from: token ids below `vocab_size`, rows of up to `max_length`
-    tokens, what the subject can be built with, and what it `offers` beyond the protocol."""
+    tokens, what the subject can be built with, what it `offers` beyond the protocol, and the
+    `calls` that it takes."""
 
     vocab_size: int
     max_length: int
@@ -40,6 +42,12 @@ class Space:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     offers: frozenset[str] = frozenset()
+    calls: CallLimits = ANY_CALL
+
+    @property
+    def bounds(self) -> Bounds:
+        """What every program keeps."""
+        return Bounds(self.max_length, self.offers, self.calls)
 
 
 def space_of(factory: Factory, max_length: int | None = None) -> Space:
@@ -62,6 +70,7 @@ def space_of(factory: Factory, max_length: int | None = None) -> Space:
         factory.choices,
         factory.fixed,
         limits.offers,
+        limits.calls,
     )
 
 
@@ -89,9 +98,9 @@ def _cases(
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:
-        program = Program(draw(_plain(focus, space.max_length)), 1)
+        program = Program(space.calls.divided(draw(_plain(focus, space.max_length))), 1)
     else:
-        program = draw(programs(focus, space.max_length, most_rows, space.offers))
+        program = draw(programs(focus, most_rows, space.bounds))
         most_rows = program.rows
     rows = draw(_rows(space.vocab_size, program.columns, program.rows, most_rows))
     drawn = {name: draw(choice) for name, choice in choices.items()}
@@ -102,6 +111,7 @@ def _cases(
         dtype=draw(dtypes),
         config={**drawn, **space.fixed},
         given=program.given,
+        keep=program.keep,
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case
 from kvfuzz.errors import InvalidSubject, UsageError
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
 from kvfuzz.subjects.float64 import Float64Subject, twin_of, weights_of
 from kvfuzz.subjects.perturb import perturbing
@@ -62,7 +63,8 @@ def computes_in_float64(subject: Any) -> bool:
         return False
     length, vocab_size = min(3, subject.max_length or 3), subject.vocab_size
     rows = tuple(tuple(t % vocab_size for t in row[:length]) for row in ((1, 2, 3), (3, 0, 1)))
-    case = Case(rows, (2, 1) if length == 3 else (1,) * length)
+    sizes = (2, 1) if length == 3 else (1,) * length
+    case = Case(rows, call_limits_of(subject).divided(sizes))
     watched: list[Tensor] = []
     with seeded(0):
         uncached = run_uncached(subject, case.tokens)

@@ -16,8 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from kvfuzz.case.case import GIVEN, Case
+from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
+from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits, call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
@@ -58,13 +59,16 @@ class Subject(Protocol):
     - `one_cache_at_a_time`: true if `new_cache` ends the cache that was made before it, as where
       the modules of the model hold the cache. Then caches are used one after the other, and no
       copy is made of one;
+    - `longest_call`, `chunks`, `multiple_of`: a call takes at most so many tokens; False if a
+      filled cache takes single tokens only; a call of several tokens takes a multiple of so many;
+    - `last_only`: true if `cached` returns the logits [batch, 1, vocab] of the last position only;
     - `perturbed(tokens, size, draws)`: the uncached float64 logits [draws, batch, time, vocab] with
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
       are, if the subject can run many sets of weights at once (`kvfuzz.oracle.noise`).
 
-    Optional arguments of `cached` (`mask`, `positions`) and optional methods (`OFFERED`) offer more
-    operations; docs/subjects.md defines each. A method refuses what a cache cannot do by raising
-    NotImplementedError before it changes anything.
+    Optional arguments of `cached` (`mask`, `positions`, `logits_to_keep`) and optional methods
+    (`OFFERED`) offer more operations; docs/subjects.md defines each. A method refuses what a cache
+    cannot do by raising NotImplementedError before it changes anything.
     """
 
     vocab_size: int
@@ -83,11 +87,12 @@ class Subject(Protocol):
 @dataclass(frozen=True)
 class Limits:
     """The cases that fit a subject: token ids below `vocab_size`, rows of up to `max_length` tokens
-    (None: any), and the optional arguments and methods that it `offers`."""
+    (None: any), the optional arguments and methods that it `offers`, and the `calls` it takes."""
 
     vocab_size: int
     max_length: int | None
     offers: frozenset[str] = frozenset()
+    calls: CallLimits = ANY_CALL
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,8 @@ class Factory:
         offers = offers_of(subject, self.name)
         if _hands_out_nothing(subject, offers):
             offers |= {NO_HANDLE}
-        return Limits(subject.vocab_size, subject.max_length, offers)
+        calls = call_limits_of(subject, self.name)
+        return Limits(subject.vocab_size, subject.max_length, offers, calls)
 
 
 def require_protocol(subject: Any, name: str) -> Subject:
@@ -161,6 +167,10 @@ def require_protocol(subject: Any, name: str) -> Subject:
     if max_length is not None and not _is_count(max_length):
         raise InvalidSubject(f"{name}.max_length should be positive or None, got {max_length!r}")
     _check_cache(subject, name)
+    if call_limits_of(subject, name).last_only and KEEP in _keywords(subject.cached):
+        raise InvalidSubject(
+            f"{name} declares last_only, and its cached() takes {KEEP}: one or the other"
+        )
     found: Subject = subject
     return found
 
@@ -176,7 +186,7 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
     if ("save" in found) != ("load" in found):
         there, lacking = ("save", "load") if "save" in found else ("load", "save")
         raise InvalidSubject(f"{name} has {there} but no {lacking}: both or neither")
-    taken = _keywords(subject.cached) & set(GIVEN)
+    taken = _keywords(subject.cached) & {*GIVEN, KEEP}
     if getattr(subject, "positions_from_mask", False) and "mask" not in taken:
         raise InvalidSubject(f"{name}.positions_from_mask needs an argument mask of cached()")
     if getattr(subject, "positions_from_mask", False):
@@ -303,6 +313,8 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
             else (f"argument {lacking} of cached()")
         )
         raise InvalidCase(f"{name} has no {what}, which this case needs")
+    if (step := call_limits_of(subject).refused_step(case)) is not None:
+        raise InvalidCase(f"{name} takes no call of {step.size} tokens here: {_limit_of(subject)}")
     if getattr(subject, ONE_CACHE, False) and uses_two_caches(case):
         raise InvalidCase(
             f"{name} declares {ONE_CACHE}, and this case goes back to an earlier cache, or copies "
@@ -317,6 +329,13 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
                 )
 
 
+def _limit_of(subject: Any) -> str:
+    said = {
+        word: getattr(subject, word, None) for word in ("longest_call", "chunks", "multiple_of")
+    }
+    return "it declares " + ", ".join(f"{k} = {v}" for k, v in said.items() if v is not None)
+
+
 NEEDS = {"crop": "crop", "fork": "copy", "restore": "save", "reset": "reset"} | dict.fromkeys(
     ("reorder", "select", "repeat"), "reorder"
 )
@@ -327,7 +346,7 @@ def needs(case: Case) -> frozenset[str]:
     """Returns the optional arguments and methods that `case` needs."""
     if case.is_simple:
         return frozenset()
-    return frozenset(case.given) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
+    return frozenset(case.arguments) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
 
 
 def uses_two_caches(case: Case) -> bool:

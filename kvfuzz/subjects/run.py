@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kvfuzz.case.case import Case, Step
+from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
 from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore
 from kvfuzz.errors import InvalidSubject, message_of
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.protocol import Subject, device_of, release
 from kvfuzz.subjects.uninitialised import filling_uninitialised
 
@@ -45,6 +47,10 @@ class Exited(Exception):
 
     def __init__(self, error: SystemExit) -> None:
         super().__init__(f"it called sys.exit({error.code!r})")
+
+
+class NotKept(Exception):
+    """A call did not return the logits of as many positions as it was asked for."""
 
 
 @dataclass(eq=False)
@@ -99,8 +105,8 @@ def run_cached(
     begin: Callable[[Step], object] | None = None,
 ) -> Tensor:
     """Runs the steps of `case` on caches; returns the logits [rows, columns, vocab] of its token
-    table, zero where nothing was fed. Calls `begin` with each step before it runs. Memory that the
-    subject allocates without writing it holds NaN.
+    table, zero where nothing was fed and where a call returns none (`compared`). Calls `begin` with
+    each step before it runs. Memory that the subject allocates without writing it holds NaN.
 
     Raises CachedPathRaised if the subject raises in a step, Refused if it refuses one, and
     InvalidSubject if its logits have another shape or it breaks the protocol.
@@ -189,12 +195,47 @@ def _feed(
             f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
         )
     logits, caches[step.cache] = answer
-    return _check(logits, (step.batch, step.size), subject, f"{name}.cached()").clone()
+    return _filled_up(logits, step, case, subject, f"{name}.cached()")
 
 
-def _given(case: Case, step: Step, device: torch.device) -> dict[str, Tensor]:
+def _filled_up(logits: Any, step: Step, case: Case, subject: Subject, call: str) -> Tensor:
+    """Returns the `logits` that `call` returned, with zeros in front for the positions of `step` of
+    which a call returns none. Raises NotKept where another number of positions was asked for."""
+    due = step.size if (most := _most_kept(subject, case)) is None else min(most, step.size)
+    found = logits.shape[1] if isinstance(logits, Tensor) and logits.dim() == 3 else due
+    if case.keep is not None and found != due:
+        raise NotKept(
+            f"it returned the logits of {found} of {step.size} positions, and {KEEP} asked for "
+            f"{due}"
+        )
+    checked = _check(logits, (step.batch, due), subject, call, step.size)
+    if due == step.size:
+        return checked.clone()
+    return F.pad(checked, (0, 0, step.size - due, 0))
+
+
+def _most_kept(subject: Subject, case: Case) -> int | None:
+    """Returns of how many last positions a call returns logits; None for all."""
+    return 1 if call_limits_of(subject).last_only else case.keep or None
+
+
+def compared(subject: Subject, case: Case) -> Tensor | None:
+    """Returns which cells of the token table of `case` have logits to compare, bool [rows,
+    columns]: those of text, at the positions of which a call returns logits. None for all."""
+    found, most = layout(case), _most_kept(subject, case)
+    if most is None:
+        return None if found.plain else found.fed
+    kept = torch.zeros(case.length, dtype=torch.bool)
+    for step in case.steps():
+        kept[max(step.start, step.stop - most) : step.stop] = True
+    return found.fed & kept
+
+
+def _given(case: Case, step: Step, device: torch.device) -> dict[str, Any]:
     """Returns the optional arguments of the call of `step`."""
-    given: dict[str, Tensor] = {}
+    given: dict[str, Any] = {}
+    if case.keep is not None:
+        given[KEEP] = min(case.keep, step.size)
     if "mask" in case.given:
         given["mask"] = torch.tensor(text_mask(step.after), device=device)
     if "positions" in case.given:
@@ -283,17 +324,22 @@ def as_tensor(subject: Subject, tokens: Rows) -> Tensor:
     return torch.tensor([list(row) for row in tokens], dtype=torch.int64, device=device_of(subject))
 
 
-def _check(logits: Any, shape: tuple[int, int], subject: Subject, call: str) -> Tensor:
-    """Returns `logits` if they are floats [*shape, vocab]; raises InvalidSubject if not."""
+def _check(
+    logits: Any, shape: tuple[int, int], subject: Subject, call: str, fed: int | None = None
+) -> Tensor:
+    """Returns `logits` if they are floats [*shape, vocab]; raises InvalidSubject if not. `fed` is
+    the number of tokens of a call with a cache."""
     expected = (*shape, subject.vocab_size)
     if not isinstance(logits, Tensor):
         raise InvalidSubject(
             f"{call} should return a tensor of logits, got {type(logits).__name__}"
         )
     if tuple(logits.shape) != expected:
+        last = fed is not None and tuple(logits.shape) == (shape[0], 1, subject.vocab_size)
         raise InvalidSubject(
-            f"{call} returned logits of shape {tuple(logits.shape)} for {shape[1]} tokens in "
-            f"{shape[0]} rows, expected {expected} [batch, time, vocab]"
+            f"{call} returned logits of shape {tuple(logits.shape)} for {fed or shape[1]} tokens "
+            f"in {shape[0]} rows, expected {expected} [batch, time, vocab]"
+            + (": last_only = True declares logits of the last position alone" if last else "")
         )
     if not logits.is_floating_point():
         raise InvalidSubject(f"{call} returned logits of dtype {logits.dtype}, expected floats")

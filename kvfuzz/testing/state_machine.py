@@ -14,14 +14,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvfuzz.case.case import Case
+from kvfuzz.case.case import KEEP, Case
 from kvfuzz.case.schedule import SIDES
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.search.judge import judge_by
-from kvfuzz.search.programs import ALL, OVER, ROWS, SMALL, Move, ProgramBuilder, focuses
+from kvfuzz.search.programs import ALL, KEPT, OVER, ROWS, SMALL, Move, ProgramBuilder, focuses
 from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subjects.loading import Options, as_factory
 from kvfuzz.subjects.protocol import Factory, has_one_cache
@@ -52,6 +52,11 @@ def state_machine(
     return type(name, (_Machine,), {"factory": factory, "space": space})
 
 
+def new_program(space: Space, rows: int) -> ProgramBuilder:
+    """Returns a program of `space` that has fed nothing yet to a cache of `rows` rows."""
+    return ProgramBuilder(rows, space.bounds, [[rows, 0]])
+
+
 class _Machine(RuleBasedStateMachine):
     factory: Factory
     space: Space
@@ -67,7 +72,7 @@ class _Machine(RuleBasedStateMachine):
         """Draws the model, the number of rows, and the optional arguments of every call."""
         space = self.space
         rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
-        self.program = ProgramBuilder(rows, space.max_length, [[rows, 0]])
+        self.program = new_program(space, rows)
         drawn = {
             name: data.draw(st.sampled_from(values), label=name)
             for name, values in space.choices.items()
@@ -78,6 +83,7 @@ class _Machine(RuleBasedStateMachine):
             "dtype": data.draw(st.sampled_from(space.dtypes), label="dtype"),
             "config": {**drawn, **space.fixed},
             "given": tuple(word for word in given if word in space.offers),
+            "keep": data.draw(st.sampled_from((None, *KEPT))) if KEEP in space.offers else None,
         }
 
     @rule(data=st.data(), size=st.integers(1, 2 * SMALL))

@@ -10,6 +10,7 @@ from typing import Any
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.errors import InvalidSubject
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, seeded
 
 ROWS = 3
@@ -40,7 +41,9 @@ def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
             tuple((1 + 7 * row + 3 * column) % subject.vocab_size for column in range(columns))
             for row in range(ROWS)
         )
-        yield replace(like, tokens=tokens, schedule=schedule, given=given)
+        whole = replace(like, tokens=tokens, schedule=schedule, given=given, keep=None)
+        if (case := call_limits_of(subject).fitted(whole)) is not None:
+            yield case
 
 
 def _columns(entry: Entry) -> int:

@@ -6,12 +6,15 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from kvfuzz.case.case import KEEP, Case
 from kvfuzz.errors import InvalidSubject, UsageError
+from kvfuzz.oracle.agreement import check
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.run import run_uncached
 from kvfuzz.subjects.transformers import build
@@ -348,3 +351,19 @@ def test_offline_is_in_the_environment():
     """Whoever starts a process from here stays offline too."""
     factory("gpt2", Options())
     assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_model_that_keeps_the_last_logits_offers_it(monkeypatch):
+    """The number reaches the forward, and one that is ignored diverges."""
+    made = factory("llama", Options())
+    assert KEEP in made.limits().offers
+    case = Case(((1, 2, 3, 4, 5, 6),), (4, 2), config=made.first_config(), keep=1)
+    verdict = check(made.subject(case), case)
+    assert (verdict.status, verdict.positions) == ("agreed", 2)
+    subject = made.subject(case)
+    monkeypatch.setattr(subject, "_able", replace(subject._able, forward=_deaf(subject)))
+    assert "NotKept" in check(subject, case).error
+
+
+def _deaf(subject):
+    return replace(subject._able.forward, keep=None)

@@ -35,6 +35,12 @@ class RowTokens:
     slots: tuple[int, ...]
     slot_positions: tuple[int, ...]
 
+    def of_last(self, left_out: int) -> RowTokens:
+        """Returns the same without the first `left_out` places of the call."""
+        kept = [n for n, place in enumerate(self.new) if place >= left_out]
+        new = tuple(self.new[n] - left_out for n in kept)
+        return replace(self, new=new, new_positions=tuple(self.new_positions[n] for n in kept))
+
 
 @dataclass(frozen=True)
 class AxisSizes:
@@ -54,6 +60,13 @@ class AxisSizes:
     def plain(self) -> bool:
         """Whether all rows hold the same positions, without padding."""
         return len(self.groups) == 1 and self.groups[0].row is None
+
+    def of_last(self, count: int) -> AxisSizes:
+        """Returns the sizes of a state that holds only the last `count` of the new tokens."""
+        if count >= self.fed:
+            return self
+        groups = tuple(group.of_last(self.fed - count) for group in self.groups)
+        return AxisSizes(self.rows, self.length, count, self.slots, groups)
 
 
 @dataclass(frozen=True, slots=True)

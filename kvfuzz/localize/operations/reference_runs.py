@@ -26,6 +26,7 @@ from kvfuzz.localize.operations.record import Detail, WatchedSubject, record
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.noise import LEAST_STEP
 from kvfuzz.oracle.tolerance import constant
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF
 from kvfuzz.subjects.float64 import twin_of
 from kvfuzz.subjects.perturb import perturbing
@@ -262,8 +263,9 @@ class ReferenceRuns:
         return self._agree(step, logits, self._uncached(self._rows(step)))
 
     def _agree(self, step: int, logits: Tensor, right: Tensor) -> bool:
-        """Whether `logits` of `step` are the `right` ones of its rows."""
-        for group in self.sizes[step].groups:
+        """Whether `logits` of `step`, those of all its positions or of the last ones, are the
+        `right` ones of its rows."""
+        for group in self.sizes[step].of_last(logits.shape[1]).groups:
             rows = slice(None) if group.row is None else slice(group.row, group.row + 1)
             new, positions = list(group.new), list(group.new_positions)
             if not is_close(logits[rows, new], right[rows, positions]):
@@ -285,7 +287,7 @@ class ReferenceRuns:
     def _key(self, step: int) -> tuple[_TokenRows, bool]:
         """Returns the rows of the own reference of `step`, and whether to try it as one call with a
         cache: not for a step that is itself such a call, which would be compared with itself."""
-        one_call = bool(self._steps[step].before[0]) or not self.sizes[step].plain
+        one_call = self._steps[step].filled or not self.sizes[step].plain
         return _fill(self._texts[step], self.sizes[step].length), one_call
 
     def _rows(self, step: int) -> _TokenRows:
@@ -305,8 +307,9 @@ class ReferenceRuns:
         return self._uncached_logits[rows]
 
     def _run(self, rows: _TokenRows, one_call: bool) -> ReferenceRun:
-        whole = replace(self._case, tokens=rows, schedule=(len(rows[0]),))
-        if one_call:
+        whole = replace(self._case, tokens=rows, schedule=(len(rows[0]),), keep=None)
+        calls = call_limits_of(self._subject)
+        if one_call and not calls.last_only and calls.takes(len(rows[0]), filled=False):
             with suppress(CachedPathRaised, Refused):
                 cached = self._recorded(lambda: run_cached(self._subject, whole))
                 if logits_agree(cached.logits, self._uncached(rows), self._subject):
@@ -317,10 +320,11 @@ class ReferenceRuns:
         return run_reference(self._subject, run, self._watched, self._operations)
 
 
-def logits_agree(found: Tensor, right: Tensor, subject: Subject) -> bool:
-    """Whether two runs gave the same logits, up to rounding."""
+def logits_agree(found: Tensor, right: Tensor, subject: Subject, fed: Tensor | None = None) -> bool:
+    """Whether two runs gave the same logits at the positions that were `fed` (None: at all), up to
+    rounding."""
     tolerance = constant(right, getattr(subject, "width", None), right.dtype)
-    return not bool(compare(found, right, tolerance).diverges.any())
+    return not bool(compare(found, right, tolerance, fed).diverges.any())
 
 
 def _length(rows: Sequence[Sequence[int]], step: Step) -> int:

@@ -21,7 +21,8 @@ class NoCache(Exception):
 class Forward:
     """The names of the arguments of a model's forward, None for what it does not take.
 
-    `slots` names the argument for the slots that the tokens take, in releases that ask for it.
+    `slots` names the argument for the slots that the tokens take, in releases that ask for it,
+    `keep` the one for the number of last positions whose logits are computed.
     `offset` is the position of the first token. `recurrent` says that no layer keeps keys, so that
     a mask covers the new tokens alone; `kernel` is the width of the convolution of such a model.
     """
@@ -31,6 +32,7 @@ class Forward:
     mask: str | None
     positions: str | None
     slots: str | None
+    keep: str | None = None
     offset: int = 0
     recurrent: bool = False
     kernel: int | None = None
@@ -52,11 +54,12 @@ class Forward:
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         give_slots: bool = False,
+        **more: int,
     ) -> tuple[Tensor, CacheState]:
         """Returns logits [batch, n, vocab] for `tokens` [batch, n] alone, and the cache afterwards.
         With `give_slots` the model is given the slots of the tokens, if it takes them. Raises
         NoCache."""
-        given: dict[str, Any] = {self.tokens: tokens, self.cache: state.own}
+        given: dict[str, Any] = {self.tokens: tokens, self.cache: state.own, **more}
         given |= self._mask(mask, state, tokens) | encoder_argument(state.encoded)
         if positions is not None and self.positions is not None:
             given[self.positions] = positions + self.offset
@@ -102,6 +105,7 @@ def forward_of(model: Any) -> Forward:
         mask=first_present([before + "attention_mask"], there),
         positions=first_present([before + "position_ids"], there),
         slots=first_present(["cache_position"], there),
+        keep=first_present(["logits_to_keep", "num_logits_to_keep"], there),
         offset=_offset(model),
         kernel=getattr(model.config, "conv_kernel", None) if cache == "cache_params" else None,
     )

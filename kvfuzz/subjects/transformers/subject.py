@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvfuzz.case.case import KEEP
 from kvfuzz.errors import InvalidSubject
 from kvfuzz.subjects.float64 import Promotion, Twin, promoted
 from kvfuzz.subjects.transformers import caches
@@ -128,8 +129,10 @@ class TransformersSubject:
         *,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
+        logits_to_keep: int = 0,
     ) -> tuple[Tensor, CacheState]:
-        """Returns logits [batch, time, vocab] for `tokens` alone, and the cache to pass next time.
+        """Returns logits [batch, time, vocab] for `tokens` alone, or for the last `logits_to_keep`
+        of them, and the cache to pass next time.
 
         Raises InvalidSubject if the model hands back no cache: every call would start anew.
         """
@@ -140,9 +143,12 @@ class TransformersSubject:
         cache = begin(cache, self._encoded, tokens, mask)
         give_slots = needs_slots(self._kind, self._able.own)
         forward = self._able.forward
+        kept = {forward.keep: logits_to_keep} if forward.keep and logits_to_keep else {}
         try:
             with self._promotion():
-                return forward.cached(self.model, tokens, cache, mask, positions, give_slots)
+                return forward.cached(
+                    self.model, tokens, cache, mask, positions, give_slots, **kept
+                )
         except NoCache as error:
             raise InvalidSubject(f"{self._source.name} {error}") from None
 
@@ -193,6 +199,7 @@ def _with_arguments(method: Callable[..., Any], able: Abilities) -> Callable[...
     taken = {
         "mask": able.padding.offered,
         "positions": able.forward.positions is not None,
+        KEEP: able.forward.keep is not None,
     }
     signature = inspect.signature(method)
     kept = [p for p in signature.parameters.values() if taken.get(p.name, True)]
