@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 RELEASE = "5.24.0"
 """The release of transformers that the table of faults was written for."""
@@ -57,12 +58,26 @@ class Edit:
     anchor: Anchor
     becomes: str
 
+    @property
+    def file(self) -> str:
+        """The module that it changes, the model's own if empty."""
+        return self.anchor.file
+
     def applied(self, source: str) -> tuple[str, int]:
         """Returns the source with the fault, and the number of its line."""
         number = self.anchor.line(source)
         lines = source.splitlines()
         lines[number - 1] = lines[number - 1].replace(self.anchor.text, self.becomes)
         return "\n".join(lines) + "\n", number
+
+
+class Change(Protocol):
+    """A change of one module of a copy, in place."""
+
+    @property
+    def file(self) -> str: ...
+
+    def applied(self, source: str) -> tuple[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,7 @@ def library_file(module: str) -> Path:
     return root / "models" / module / f"modeling_{module}.py"
 
 
-def copied(model: str, name: str, root: Path, edits: Sequence[Edit] = ()) -> Copy:
+def copied(model: str, name: str, root: Path, edits: Sequence[Change] = ()) -> Copy:
     """Imports a copy of the code of `model`, with `edits`, as the package `name` below `root`.
     Raises BadAnchor."""
     folder = root / name
@@ -115,7 +130,7 @@ def copied(model: str, name: str, root: Path, edits: Sequence[Edit] = ()) -> Cop
         path = library_file(module)
         text = path.read_text(encoding="utf-8")
         for edit in edits:
-            if (edit.anchor.file or model) == module:
+            if (edit.file or model) in (module, path.stem):
                 text, number = edit.applied(text)
                 lines.add((path.stem, number))
         here = "transformers" if module != model else f"transformers.models.{model}"

@@ -107,6 +107,12 @@ def reached(
     return tuple(found)
 
 
+def first_changed(faulty: list[Operation], clean: list[Operation]) -> Iterator[Operation]:
+    """Yields the operations of the `faulty` run that the `clean` run of the same path lacks or
+    that have another value there, in order."""
+    return _differing(faulty, clean)
+
+
 def _besides(run: list[Operation], lines: frozenset[Place]) -> list[Operation]:
     return [operation for operation in run if operation.place not in lines]
 
