@@ -51,3 +51,13 @@ def overshoots(case: Case) -> bool:
         isinstance(step.operation, Crop) and step.operation.count > len(step.before[0])
         for step in case.steps()
     )
+
+
+def longest_read(case: Case) -> int:
+    """Returns the most slots of a row after a call that read its cache; 0 if none did. Where that
+    is more than n, a cached row has crossed the length n."""
+    if case.is_plain:
+        return case.length if case.reads_cache else 0
+    return max(
+        (len(step.after[0]) for step in case.steps() if step.feeds and step.before[0]), default=0
+    )

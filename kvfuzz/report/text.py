@@ -180,7 +180,7 @@ def _counts(hunt: Hunt) -> str:
     lines = [f"  {', '.join(found)}", *_caveats(hunt)]
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += _exercised(hunt)
+    lines += [*_rows(hunt), *_exercised(hunt)]
     lines += [f"  note: {text}" for text in hunt.remarks]
     lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
@@ -208,6 +208,19 @@ def _caveats(hunt: Hunt) -> list[str]:
             f"one at a time; two at once were not drawn ({ONE_CACHE} = False draws them)"
         )
     return lines
+
+
+def _rows(hunt: Hunt) -> list[str]:
+    """Returns how long the rows were that agreed, and which boundaries they crossed."""
+    if hunt.failure is not None or not hunt.longest:
+        return []
+    crossed = [one.text for one in hunt.boundaries if one.reason is None]
+    lines = [f"  longest row {hunt.longest}{'; crossed ' if crossed else ''}{', '.join(crossed)}"]
+    by_reason: dict[str, list[str]] = {}
+    for one in hunt.boundaries:
+        if one.reason is not None:
+            by_reason.setdefault(one.reason, []).append(one.text)
+    return lines + [f"  not crossed: {', '.join(n)}: {why}" for why, n in by_reason.items()]
 
 
 def _exercised(hunt: Hunt) -> list[str]:

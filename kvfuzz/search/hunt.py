@@ -15,6 +15,7 @@ from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
+from kvfuzz.search.crossings import Crossing, crossings
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
 from kvfuzz.search.pool import one_torch_thread
@@ -36,10 +37,11 @@ class FuzzSettings:
     """How to hunt, apart from the subject. Raises UsageError for values that make no sense.
 
     The hunt runs `examples` cases (default EXAMPLES, or no limit if `seconds` is given) under
-    `seed` (default: a fresh one), in `workers` processes, with up to `max_length` tokens a row.
-    `shard` (k, n) derives a seed for shard k of n. `options` say how the subject is built. `laws`
-    are companion laws (`kvfuzz.oracle.laws`); each case is checked by agreement and by one of them,
-    in rotation. Divergences that are `expected` are counted and do not end the hunt. A
+    `seed` (default: a fresh one), in `workers` processes, with up to `max_length` tokens a row
+    (default: 20, and some long rows: `kvfuzz.search.long_rows`). `shard` (k, n) derives a seed for
+    shard k of n. `options` say how the subject is built. `laws` are companion laws
+    (`kvfuzz.oracle.laws`); each case is checked by agreement and by one of them, in rotation.
+    Divergences that are `expected` are counted and do not end the hunt. A
     counterexample is shrunk in at most `shrink_passes` forward passes, written into `folder`, if
     given, and located if `locate` is true.
 
@@ -116,8 +118,9 @@ class Hunt:
     `vacuous` ones proved nothing, for the `reasons` given, and others were drawn instead.
     `prefixwise` cases had uncached logits that depended on later tokens or on the length.
     `worst_excess` is the largest |difference| / allowed of the cases whose noise was measured;
-    `bases` says where the allowed difference came from. `calibration` is the path of the
-    calibration file, if one was used. `remarks` are those of the factory.
+    `bases` says where the allowed difference came from. `longest` is the longest row that a case
+    read from its cache and agreed; `boundaries` says which ones that crossed. `calibration` is the
+    path of the calibration file, if one was used. `remarks` are those of the factory.
     """
 
     verdict: str
@@ -133,6 +136,8 @@ class Hunt:
     read: int
     prefixwise: int
     worst_excess: float
+    longest: int = 0
+    boundaries: tuple[Crossing, ...] = ()
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     exercised: Mapping[str, int] = field(default_factory=dict)
@@ -188,6 +193,7 @@ class Hunt:
             "exercised": {word: self.exercised.get(word, 0) for word in EXERCISES},
             "not_exercised": self.not_exercised(),
             "vacuous_laws": dict(sorted(self.vacuous_laws.items())),
+            "boundaries": [one.to_json() for one in self.boundaries],
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
             "warnings": list(self.warnings),
             "remarks": list(self.remarks),
@@ -272,6 +278,7 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         offers=plan.space.offers,
         calls=plan.space.calls,
         laws=plan.laws,
+        boundaries=crossings(plan.space, tally.longest),
         warnings=() if tally.failure else _warnings(plan, tally),
         shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,
         calibration=calibration.path if calibration else None,

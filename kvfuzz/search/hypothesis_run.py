@@ -16,6 +16,7 @@ from hypothesis.errors import Unsatisfiable
 from kvfuzz.case.case import Case
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.search.hypothesis_private import independent_draws
+from kvfuzz.search.long_rows import Climb, climbs, draw_climb
 from kvfuzz.search.strategies import Balance, Space, cases, focuses_of
 
 Examine = Callable[[Case], Verdict | None]
@@ -23,26 +24,39 @@ Examine = Callable[[Case], Verdict | None]
 
 TARGETED = 200
 """A run of at least this many examples climbs the excess (`hypothesis.target`)."""
+ATTEMPTS = 3
+"""As many cases are drawn for one with long rows that proves nothing, at most."""
 # Hypothesis would shrink its own random choices; `kvfuzz.search.shrink` shrinks the case itself.
 _PHASES = (Phase.reuse, Phase.generate, Phase.target)
 
 
 def run_strategy(
-    space: Space, seed: int, examples: int, examine: Examine, database: str | None = None
+    space: Space,
+    seed: int,
+    examples: int,
+    examine: Examine,
+    database: str | None = None,
+    index: int = 0,
 ) -> None:
     """Calls `examine` on `examples` cases of `space`, the same ones for the same `seed`, until it
     raises.
 
     Each focus of the strategy gets its share of the examples, in a Hypothesis run of its own. Only
     a run of TARGETED examples or more draws all focuses together and climbs the excess of the
-    verdicts: that finds a fault too small for most cases in half as many.
+    verdicts: that finds a fault too small for most cases in half as many. The last few examples
+    have long rows, which cross boundaries in turn, from round to round: `index` is the number of
+    this one.
     """
     run = DrawnRound(space, examples, examine, Balance(space, examples), spare=examples)
+    long = climbs(space, index, examples)
+    ordinary = examples - len(long)
     if examples >= TARGETED:
-        run.draw(None, seed, examples, database)
-        return
-    for focus, share in _shares(focuses_of(space), seed, examples):
-        run.draw(focus, derive_seed(seed, focus), share, database)
+        run.draw(None, seed, ordinary, database)
+    else:
+        for focus, share in _shares(focuses_of(space), seed, ordinary):
+            run.draw(focus, derive_seed(seed, focus), share, database)
+    for climb in long:
+        run.draw_long(climb, derive_seed(seed, f"long {climb.number}"))
 
 
 @dataclass
@@ -92,6 +106,15 @@ class DrawnRound:
         # The tally of the round reports that.
         with suppress(Unsatisfiable), independent_draws():
             test()
+
+    def draw_long(self, climb: Climb, seed: int) -> None:
+        """Examines a case with long rows; another one, a few times, if it proves nothing."""
+        for attempt in range(ATTEMPTS):
+            case = draw_climb(self.space, climb, derive_seed(seed, f"attempt {attempt}"))
+            verdict = self.examine(case)
+            if verdict is None or verdict.status == "agreed" or not self.spare:
+                return
+            self.spare -= 1
 
     def examine_or_reject(self, case: Case) -> None:
         """Examines `case`, unless it unbalances the run; rejects it if its verdict proves nothing,

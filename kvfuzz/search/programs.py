@@ -82,7 +82,7 @@ def focuses(offers: frozenset[str]) -> tuple[str, ...]:
     """Returns every focus of a program for a subject with these `offers`: padding on one side, one
     operation, or everything mixed. For one with no operation and no argument to draw there is one
     focus, on more caches than one, so that plain cases keep three quarters of a hunt."""
-    words = _words(offers)
+    words = operations(offers)
     if words <= MORE_CACHES and not offers & {*GIVEN, KEEP}:
         return ("new",)
     padding = PADDED if "mask" in offers else ()
@@ -107,7 +107,7 @@ def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Pr
     fewest = min(2, most_rows) if focus in ROWS else 1
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
-    fitted = st.tuples(rows, moves, st.sampled_from(_arguments(offers)), begun).map(
+    fitted = st.tuples(rows, moves, st.sampled_from(argument_sets(offers)), begun).map(
         lambda drawn: fit_moves(drawn[0], drawn[1], drawn[2], drawn[3], bounds)
     )
     if focus != KEEP:
@@ -125,7 +125,7 @@ def _moves_about(
     feed, begin = (
         sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first_sizes(1))
     )
-    words = sorted(_words(offers)) if focus in (MIXED, KEEP) else [focus]
+    words = sorted(operations(offers)) if focus in (MIXED, KEEP) else [focus]
     kinds = [_move(word, each) for word in words]
     padded = [_move(word, each) for word in PADDED if "mask" in offers]
     # Every other program begins with padding, which later operations have to keep track of. Left
@@ -136,7 +136,7 @@ def _moves_about(
     if focus in (MIXED, KEEP):
         first = [start]
     elif focus == "switch":
-        kinds += [_move(word, each) for word in sorted({"new", "fork"} & _words(offers))]
+        kinds += [_move(word, each) for word in sorted({"new", "fork"} & operations(offers))]
         first = [start, _either(kinds[1:]), feed, kinds[0]]
     else:
         # Every move but padding needs a cache that holds something.
@@ -148,7 +148,7 @@ def _moves_about(
     if focus == KEEP:
         kinds += [feed] * len(kinds)  # no operation matters more than a chunk
     if focus in PADDED:
-        kinds.append(_either([_move(word, each) for word in sorted(_words(offers))]))
+        kinds.append(_either([_move(word, each) for word in sorted(operations(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
     return first, kinds
 
@@ -177,7 +177,7 @@ def _padding(
     return st.tuples(st.just(word.partition(" ")[0]), sizes, each)
 
 
-def _words(offers: frozenset[str]) -> set[str]:
+def operations(offers: frozenset[str]) -> set[str]:
     """Returns the operations that can be drawn. A second cache needs no offer; one that lives
     beside the first is not drawn for a subject that holds one at a time."""
     known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
@@ -203,7 +203,7 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
             return st.just((word, 0, ()))
 
 
-def _arguments(offers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+def argument_sets(offers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
     """Returns the sets of optional arguments to draw from; half of them are empty."""
     known = [word for word in GIVEN if word in offers]
     none: tuple[tuple[str, ...], ...] = ((),) * max(1, len(known) + 1)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import features_of
+from kvfuzz.case.features import features_of, longest_read
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
@@ -44,7 +44,8 @@ class Tally:
     `vacuous` and `prefixwise` ones by their verdict; in `read` those that agreed and read their
     cache, which is the evidence (only a second step reads a cache); in `exercised`, by feature and
     by companion law, those that agreed; in `vacuous_laws`, those in which it could not have failed;
-    in `expected`, by index in the plan, those that diverged as expected.
+    in `expected`, by index in the plan, those that diverged as expected. `longest` is the longest
+    row of a case that agreed, up to a call that read it.
     """
 
     cases: int = 0
@@ -55,6 +56,7 @@ class Tally:
     vacuous: int = 0
     read: int = 0
     prefixwise: int = 0
+    longest: int = 0
     worst_excess: float = 0.0
     reasons: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Tally:
         agreed = verdict.status == "agreed"
         if agreed:
             self.exercised.update(features_of(case))
+            self.longest = max(self.longest, longest_read(case))
         if companion is not None and companion.status == "agreed":
             self.exercised[companion.law] += 1
         if companion is not None and companion.status == "vacuous":
@@ -91,6 +94,7 @@ class Tally:
         counts = "cases positions weak_positions discarded weak vacuous read prefixwise"
         return Tally(
             **{name: getattr(self, name) + getattr(more, name) for name in counts.split()},
+            longest=max(self.longest, more.longest),
             worst_excess=max(self.worst_excess, more.worst_excess),
             reasons=_distinct((*self.reasons, *more.reasons))[:MOST_REASONS],
             bases=_distinct((*self.bases, *more.bases)),
@@ -214,7 +218,7 @@ def run_round(
     seed, examples = plan.round_seed(index), plan.round_size(index)
     run = _Round(factory, plan, progress, before, climbs=examples >= TARGETED)
     try:
-        run_strategy(plan.space, seed, examples, run.examine, plan.database)
+        run_strategy(plan.space, seed, examples, run.examine, plan.database, index)
     except _Refused as refused:
         raise refused.error from None
     except _Diverged as found:
@@ -344,7 +348,8 @@ def draw_cases(space: Space, seed: int, examples: int) -> list[Case]:
     plan = Plan("", Options(), space, seed, examples, None)
     found: list[Case] = []
     for index in plan.rounds():
-        run_strategy(space, plan.round_seed(index), plan.round_size(index), found.append)
+        examples = plan.round_size(index)
+        run_strategy(space, plan.round_seed(index), examples, found.append, index=index)
     return found
 
 

@@ -8,7 +8,7 @@ the subject offers (`kvfuzz.search.programs`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +18,20 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Entry
 from kvfuzz.errors import UsageError
 from kvfuzz.search.programs import Bounds, Program, focuses, programs
+from kvfuzz.subjects.boundaries import Boundary
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.protocol import Factory
 
 LONGEST = 20
+"""Tokens of an ordinary row, at most, by default."""
+ORDINARY = 80
+"""Tokens of an ordinary row, at most, where the user asks for longer ones. Rows beyond are long
+rows (`kvfuzz.search.long_rows`)."""
+FARTHEST = 520
+"""Tokens of a long row, at most, unless the user asks for more: 512 can be crossed."""
+MOST_LOGITS = 2**22
+"""A long row has at most as many logits, unless the user asks for more: of a vocabulary of 50,000,
+those of 83 tokens, which is as many as four ordinary rows have."""
 MOST_ROWS = 4
 SMALL_CHUNK = 6
 MOST_SEEDS = 2**16
@@ -31,9 +41,10 @@ MOST_REJECTED = 5
 
 @dataclass(frozen=True)
 class Space:
-    """The set of cases to draw from: token ids below `vocab_size`, rows of up to `max_length`
-    tokens, what the subject can be built with, what it `offers` beyond the protocol, and the
-    `calls` that it takes."""
+    """The set of cases to draw from: token ids below `vocab_size`, ordinary rows of up to
+    `max_length` tokens and a few of up to `reach`, which cross the `boundaries` of the subject;
+    what the subject can be built with, what it `offers` beyond the protocol, and the `calls` that
+    it takes. `limit` is the max_length of the subject."""
 
     vocab_size: int
     max_length: int
@@ -43,6 +54,9 @@ class Space:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     offers: frozenset[str] = frozenset()
     calls: CallLimits = ANY_CALL
+    reach: int = 0
+    boundaries: tuple[Boundary, ...] = ()
+    limit: int | None = None
 
     @property
     def bounds(self) -> Bounds:
@@ -52,7 +66,8 @@ class Space:
 
 def space_of(factory: Factory, max_length: int | None = None) -> Space:
     """Returns the space of cases for the subjects of `factory`, with rows of up to `max_length`
-    tokens (default LONGEST, or the subject's max_length if that is less). Raises UsageError."""
+    tokens. By default ordinary rows have up to LONGEST, and a few long ones up to FARTHEST and
+    MOST_LOGITS; never more than the subject's max_length. Raises UsageError."""
     limits = factory.limits()
     if max_length is not None and limits.max_length is not None and max_length > limits.max_length:
         raise UsageError(
@@ -62,6 +77,8 @@ def space_of(factory: Factory, max_length: int | None = None) -> Space:
     if max_length is not None and max_length < 1:
         raise UsageError(f"max_length should be at least 1 token, got {max_length}")
     most = max_length or min(LONGEST, limits.max_length or LONGEST)
+    affordable = max(LONGEST, min(FARTHEST, MOST_LOGITS // limits.vocab_size))
+    reach = max_length or min(affordable, limits.max_length or affordable)
     return Space(
         limits.vocab_size,
         most,
@@ -71,6 +88,9 @@ def space_of(factory: Factory, max_length: int | None = None) -> Space:
         factory.fixed,
         limits.offers,
         limits.calls,
+        reach,
+        limits.boundaries,
+        limits.max_length,
     )
 
 
@@ -94,13 +114,13 @@ def _cases(
     choices: Mapping[str, st.SearchStrategy[Any]],
     dtypes: st.SearchStrategy[str],
 ) -> Case:
-    most_rows = min(MOST_ROWS, space.vocab_size)
+    most_rows, longest = min(MOST_ROWS, space.vocab_size), min(space.max_length, ORDINARY)
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:
-        program = Program(space.calls.divided(draw(_plain(focus, space.max_length))), 1)
+        program = Program(space.calls.divided(draw(_plain(focus, longest))), 1)
     else:
-        program = draw(programs(focus, most_rows, space.bounds))
+        program = draw(programs(focus, most_rows, replace(space.bounds, max_length=longest)))
         most_rows = program.rows
     rows = draw(_rows(space.vocab_size, program.columns, program.rows, most_rows))
     drawn = {name: draw(choice) for name, choice in choices.items()}

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
+from kvfuzz.subjects.boundaries import Boundary, find_boundaries
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits, call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 
@@ -87,12 +88,14 @@ class Subject(Protocol):
 @dataclass(frozen=True)
 class Limits:
     """The cases that fit a subject: token ids below `vocab_size`, rows of up to `max_length` tokens
-    (None: any), the optional arguments and methods that it `offers`, and the `calls` it takes."""
+    (None: any), the optional arguments and methods that it `offers`, and the `calls` it takes. At
+    its `boundaries` a row may reach code that shorter rows do not."""
 
     vocab_size: int
     max_length: int | None
     offers: frozenset[str] = frozenset()
     calls: CallLimits = ANY_CALL
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ class Factory:
         if _hands_out_nothing(subject, offers):
             offers |= {NO_HANDLE}
         calls = call_limits_of(subject, self.name)
-        return Limits(subject.vocab_size, subject.max_length, offers, calls)
+        boundaries = find_boundaries(subject, case.config, self.choices)
+        return Limits(subject.vocab_size, subject.max_length, offers, calls, boundaries)
 
 
 def require_protocol(subject: Any, name: str) -> Subject:

@@ -89,7 +89,8 @@ def draw_decidable_cases(prepared: PreparedCases) -> PreparedCases:
 
     index = 0
     while plan.round_size(index):
-        run_strategy(plan.space, plan.round_seed(index), plan.round_size(index), examine)
+        seed, examples = plan.round_seed(index), plan.round_size(index)
+        run_strategy(plan.space, seed, examples, examine, index=index)
         index += 1
     campaign = replace(prepared.campaign, cases=tuple(cases))
     return PreparedCases(prepared.factory, campaign, references)

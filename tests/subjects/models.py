@@ -81,6 +81,8 @@ class WrongInChunks(Summing):
 class OverwritesItsLogits(Summing):
     """The cached path returns the same buffer each time, and writes over it."""
 
+    max_length = 64
+
     def new_cache(self, batch):
         self.buffer = torch.zeros(batch, 64, 11)
         return super().new_cache(batch)
@@ -188,6 +190,8 @@ class MasksByInfinity(MasksVocabulary):
 
 class SharesItsBuffer(Summing):
     """Both paths answer with views of one buffer, which the next call writes over."""
+
+    max_length = 64
 
     def __init__(self, seed=0, flavour="plain"):
         super().__init__(seed, flavour)
