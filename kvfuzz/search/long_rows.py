@@ -30,6 +30,8 @@ from kvfuzz.subjects.protocol import has_one_cache
 
 TAILS = (64, 256)
 """Lengths that are crossed although nothing names them, if the subject takes them."""
+DOUBLED = (32, 64, 128, 256, 512)
+"""Lengths that are crossed on the way to a higher one: a pool that doubles names none of them."""
 SHARE = 12
 """One case in so many may be long."""
 TOKENS = 6
@@ -139,7 +141,7 @@ def _rows(space: Space, climb: Climb, moves: Sequence[Move], rng: random.Random)
 
 def _crossed(space: Space, climb: Climb, rng: random.Random) -> list[int]:
     """Returns the boundaries that a climb crosses, ascending: its top, and some of those below."""
-    below = [value for value in tops_of(space) if value < climb.top]
+    below = sorted(value for value in {*DOUBLED, *tops_of(space)} if value < climb.top)
     return sorted([*rng.sample(below, min(len(below), MOST_CROSSED - 1)), climb.top])
 
 
