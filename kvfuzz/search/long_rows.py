@@ -63,19 +63,20 @@ class Climb:
 
 
 def climbs(space: Space, index: int, examples: int) -> list[Climb]:
-    """Returns the long cases of round `index`, of `examples` cases. Every boundary within reach has
-    its turn as the first one of a round; those that fit into the budget then follow."""
-    tops = tops_of(space)
-    if _is_asked_for(space):
-        tops = [*tops[-1:], *tops[:-1]]
-    most, budget = examples // SHARE, examples * TOKENS
+    """Returns the long cases of round `index`, of `examples` cases. A round begins with one of the
+    boundaries within reach, whatever that costs: the first round with the least, which finds most,
+    and the next ones with the highest, the second highest, and so on. Others follow, as far as
+    they fit into the budget."""
+    tops, asked = tops_of(space), _is_asked_for(space)
+    if not tops:
+        return []
+    most, budget, spent = examples // SHARE, examples * TOKENS, 0
+    first = tops[-1 - (index - 1 + asked) % len(tops)]
     found: list[Climb] = []
-    spent = 0
-    for turn in range(most + len(tops) if tops else 0):
-        top = tops[(index + turn) % len(tops)]
+    for top in (first, *(tops[(index + turn) % len(tops)] for turn in range(1, most + len(tops)))):
         cost = min(top + BEYOND, space.reach)
         if len(found) < most and (not found or spent + cost <= budget):
-            found.append(Climb(index * max(1, most) + len(found), top, space.reach))
+            found.append(Climb(index * most + len(found), top, space.reach))
             spent += cost
     return found
 

@@ -16,7 +16,7 @@ from typing import Any
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import SIDES, Crop, Entry, Fork, New, Padded, Reorder, Switch
 from kvfuzz.errors import InvalidCase
-from kvfuzz.search.strategies import Space
+from kvfuzz.search.strategies import LONGEST, Space
 
 Reduction = Callable[[Case, Space], Iterator[Case]]
 
@@ -59,8 +59,9 @@ def fewer_entries(case: Case, _space: Space) -> Iterator[Case]:
 
 
 def shorter_calls(case: Case, space: Space) -> Iterator[Case]:
-    """With fewer tokens in one call: one, half of them, or one less, as far as the subject takes
-    such a call; keeps the last tokens, or the first."""
+    """With fewer tokens in one call: one, half of them, or one less, and of a long call also a
+    quarter or a sixteenth less, as far as the subject takes such a call; keeps the last tokens, or
+    the first."""
     steps = list(case.steps())
     for index, entry in enumerate(case.schedule):
         size = entry.size if isinstance(entry, Padded) else entry
@@ -68,18 +69,30 @@ def shorter_calls(case: Case, space: Space) -> Iterator[Case]:
             continue
         least = 2 if isinstance(entry, Padded) else 1  # one column cannot be padded
         takes = partial(space.calls.pieces, filled=steps[index].filled)
-        for fewer in sorted({takes(n)[0] for n in {least, size // 2, size - 1} if n > 0}):
+        # One less at a time, a long call would use up the passes that shrinking may take.
+        less = (size // 4, size // 16) if size > LONGEST else ()
+        wanted = {least, size // 2, size - 1, *(size - part for part in less)}
+        for fewer in sorted({takes(n)[0] for n in wanted if n > 0}):
             for dropped in (size - fewer, 0) if least <= fewer < size else ():
                 with suppress(InvalidCase):
                     yield _shorten_call(case, index, fewer, dropped)
 
 
 def merged_calls(case: Case, _space: Space) -> Iterator[Case]:
-    """With two neighbouring calls in one. In a plain schedule the split into calls is what the case
-    tests, so it is kept."""
+    """With two neighbouring calls in one. In a plain schedule of ordinary rows the split into calls
+    is what the case tests, so it is kept; that of a long row only carries it to its boundary."""
+    kept = case.is_plain and case.length <= LONGEST
     for index, (entry, after) in enumerate(pairwise(case.schedule)):
-        if not case.is_plain and isinstance(entry, int) and isinstance(after, int):
+        if not kept and isinstance(entry, int) and isinstance(after, int):
             yield _with_entries(case, index, 2, entry + after)
+
+
+def one_long_prefill(case: Case, _space: Space) -> Iterator[Case]:
+    """With the first calls of a long row in one: all but the last call, or fewer."""
+    if case.is_plain and case.length > LONGEST:
+        sizes = [entry for entry in case.schedule if isinstance(entry, int)]
+        for stop in range(len(sizes) - 1, 1, -1):
+            yield replace(case, schedule=(sum(sizes[:stop]), *sizes[stop:]))
 
 
 def plainer_entries(case: Case, _space: Space) -> Iterator[Case]:
@@ -152,6 +165,7 @@ def smaller_tokens(case: Case, _space: Space) -> Iterator[Case]:
 
 REDUCTIONS: tuple[Reduction, ...] = (
     fewer_rows,
+    one_long_prefill,
     fewer_entries,
     simpler_settings,
     shorter_calls,

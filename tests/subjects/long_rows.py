@@ -36,11 +36,13 @@ class Stored:
 
 
 class ForgetsOne(Stored):
-    """Forgets its oldest entry once it holds more than KEPT."""
+    """Forgets its oldest entry once it holds more than `kept`."""
+
+    kept = KEPT
 
     def cached(self, tokens, cache):
         logits, cache = super().cached(tokens, cache)
-        if cache.shape[1] > KEPT:
+        if cache.shape[1] > self.kept:
             cache = torch.cat((torch.zeros_like(cache[:, :1]), cache[:, 1:]), 1)
         return logits, cache
 
