@@ -16,6 +16,7 @@ from kvfuzz.search.long_rows import climbs, draw_climb, tops_of
 from kvfuzz.search.rounds import ROUND, draw_cases
 from kvfuzz.search.strategies import FARTHEST, LONGEST, ORDINARY, Space, space_of
 from kvfuzz.subjects.boundaries import Boundary
+from kvfuzz.subjects.call_limits import CallLimits
 from kvfuzz.subjects.loading import as_factory, load
 from kvfuzz.subjects.protocol import Factory, Limits
 from tests.subjects import long_rows
@@ -150,6 +151,20 @@ def test_only_what_a_subject_offers_is_in_long_rows():
             kinds = {step.kind for step in case.steps()}
             assert kinds <= {"prefill", "extend", "decode", "new", "switch"}
             assert not (offers and "switch" in kinds)
+
+
+def test_a_long_row_is_fed_by_few_calls_whatever_calls_are_taken():
+    """A filled cache that takes single tokens only gets one prefill up to the boundary."""
+    for calls in (CallLimits(chunks=False), CallLimits(longest=8), CallLimits(multiple=4)):
+        cases = long_cases(replace(BLOCKY, calls=calls), 12)
+        assert max(longest_read(case) for case in cases) > 256
+        assert all(calls.refused_step(case) is None for case in cases)
+        assert max(len(case.schedule) for case in cases) <= 60
+
+    class Shortest(long_rows.Unlimited):
+        longest_call = 1
+
+    assert space_of(as_factory(Shortest)).reach == 64
 
 
 def test_rounds_take_turns_and_keep_their_budget():

@@ -15,8 +15,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kvfuzz.case.case import Case
+from kvfuzz.case.case import KEEP, Case
 from kvfuzz.search.programs import (
+    KEPT,
     MORE_CACHES,
     ROWS,
     Move,
@@ -99,6 +100,7 @@ def draw_climb(space: Space, climb: Climb, seed: int) -> Case:
     """Returns the case that `seed` draws for `climb`, always the same one."""
     rng = random.Random(seed)
     program = _program(space, climb, rng)
+    keep = rng.choice((None, *KEPT)) if KEEP in space.offers else None
     rows = _distinct_rows(space.vocab_size, program.columns, program.rows, rng)
     return Case(
         tokens=rows,
@@ -107,6 +109,7 @@ def draw_climb(space: Space, climb: Climb, seed: int) -> Case:
         dtype=rng.choice(space.dtypes),
         config={**{name: rng.choice(v) for name, v in space.choices.items()}, **space.fixed},
         given=program.given,
+        keep=keep,
     )
 
 
@@ -115,7 +118,8 @@ def _program(space: Space, climb: Climb, rng: random.Random) -> Program:
     moves: list[Move] = []
     held, crossed = 0, _crossed(space, climb, rng)
     for rank, boundary in enumerate(crossed):
-        sizes = _crossing(held, boundary, (climb.number + rank) % 3, rng)
+        way = (climb.number + rank) % 3
+        sizes = _crossing(held, boundary, way, space.calls.chunks, rng)
         held += sum(sizes)
         moves += _feeds(sizes)
         at_top = boundary == climb.top
@@ -141,12 +145,15 @@ def _rows(space: Space, climb: Climb, moves: Sequence[Move], rng: random.Random)
 
 
 def _crossed(space: Space, climb: Climb, rng: random.Random) -> list[int]:
-    """Returns the boundaries that a climb crosses, ascending: its top, and some of those below."""
+    """Returns the boundaries that a climb crosses, ascending: its top, and some of those below,
+    unless that would take a call for each token."""
+    if not space.calls.chunks:
+        return [climb.top]
     below = sorted(value for value in {*DOUBLED, *tops_of(space)} if value < climb.top)
     return sorted([*rng.sample(below, min(len(below), MOST_CROSSED - 1)), climb.top])
 
 
-def _crossing(held: int, boundary: int, way: int, rng: random.Random) -> list[int]:
+def _crossing(held: int, boundary: int, way: int, chunks: bool, rng: random.Random) -> list[int]:
     """Returns the sizes of the calls that take a cache of `held` tokens over `boundary`: by a
     chunk, token by token, or in the call that comes from the boundary before; none if it holds as
     many already."""
@@ -154,7 +161,7 @@ def _crossing(held: int, boundary: int, way: int, rng: random.Random) -> list[in
     rise = boundary - short - held
     if rise < 1:
         return []
-    first = rise if way == 2 else rng.choice((rise, rng.randint(1, rise)))
+    first = rise if way == 2 or not chunks else rng.choice((rise, rng.randint(1, rise)))
     last = [short + rng.randint(1, 3)] if way == 0 else [1] * (max(short, 0) + 2)
     return [size for size in (first, rise - first) if size] + last
 

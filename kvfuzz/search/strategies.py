@@ -32,6 +32,9 @@ FARTHEST = 520
 MOST_LOGITS = 2**22
 """A long row has at most as many logits, unless the user asks for more: of a vocabulary of 50,000,
 those of 83 tokens, which is as many as four ordinary rows have."""
+MOST_CALLS = 64
+"""A long row comes in at most so many of the longest calls that the subject takes, unless the user
+asks for more."""
 MOST_ROWS = 4
 SMALL_CHUNK = 6
 MOST_SEEDS = 2**16
@@ -78,6 +81,8 @@ def space_of(factory: Factory, max_length: int | None = None) -> Space:
         raise UsageError(f"max_length should be at least 1 token, got {max_length}")
     most = max_length or min(LONGEST, limits.max_length or LONGEST)
     affordable = max(LONGEST, min(FARTHEST, MOST_LOGITS // limits.vocab_size))
+    if limits.calls.longest is not None:
+        affordable = max(LONGEST, min(affordable, MOST_CALLS * limits.calls.longest))
     reach = max_length or min(affordable, limits.max_length or affordable)
     return Space(
         limits.vocab_size,
