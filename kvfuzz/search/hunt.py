@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from kvfuzz.case.case import KEEP
+from kvfuzz.case.case import KEEP, Case
 from kvfuzz.case.counterexample import Counterexample, make_counterexample
 from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
+from kvfuzz.search.alone import with_what_ran_before
 from kvfuzz.search.crossings import Crossing, crossings
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
@@ -24,7 +25,8 @@ from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
 from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
-from kvfuzz.subjects.loading import Options, as_factory
+from kvfuzz.subjects.loading import Options, as_factory, import_named
+from kvfuzz.subjects.module_state import changes, module_state
 from kvfuzz.subjects.protocol import Factory, has_one_cache
 
 EXAMPLES = 200
@@ -210,7 +212,8 @@ class Hunt:
 
 
 _NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected")
-COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NO_COUNTS)
+_NOT_TOLD = (*_NO_COUNTS, "before_failure")
+COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     "crop": ("crop",),
     "reorder": ("reorder", "select", "repeat"),
@@ -260,6 +263,9 @@ def _read_settings(given: dict[str, Any]) -> FuzzSettings:
 def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
     if settings.workers > 1 and not isinstance(subject, str):
         raise UsageError("several workers need the name of a subject, which each can import")
+    if isinstance(subject, str):
+        import_named(subject)
+    state = module_state()  # before the first subject is built
     factory = as_factory(subject, options=settings.options)
     started = time.time()
     seed = fresh_seed() if settings.seed is None else settings.seed
@@ -274,7 +280,7 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         factory.name,
         plan.seed,
         time.time() - started,
-        **{each.name: getattr(tally, each.name) for each in fields(Tally)},
+        **{name: getattr(tally, name) for name in (*COUNTS, *_NO_COUNTS)},
         offers=plan.space.offers,
         calls=plan.space.calls,
         laws=plan.laws,
@@ -284,7 +290,28 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
         calibration=calibration.path if calibration else None,
         remarks=tuple(factory.remarks),
     )
-    return _follow_up(hunt, factory, plan, settings)
+    hunt = _follow_up(hunt, factory, plan, settings)
+    return _check_alone(hunt, state, tally.before_failure)
+
+
+def _check_alone(hunt: Hunt, state: Mapping[str, Any], history: Sequence[Case]) -> Hunt:
+    """Checks in a fresh process that the counterexample of `hunt` diverges by itself, if something
+    outside the cases may have had a part: modules whose `state` has changed, or a fresh subject
+    that does not diverge. Returns the hunt, with a note and a file that say what has to run first.
+    """
+    if hunt.path is None or hunt.counterexample is None or hunt.explanation is None:
+        return hunt
+    changed = changes(state, module_state())
+    if hunt.subject.startswith("<") or not (changed or not hunt.explanation.repeatable):
+        return hunt
+    found, note = with_what_ran_before(hunt.counterexample, history)
+    if note is None:
+        return hunt
+    kept = f" ({', '.join(changed[:3])} kept something)" if changed else ""
+    path = found.save(hunt.path.parent)
+    notes = (*hunt.explanation.notes, f"{note}{kept}")
+    explanation = replace(hunt.explanation, notes=notes)
+    return replace(hunt, counterexample=found, path=path, explanation=explanation)
 
 
 def _warnings(plan: Plan, tally: Tally) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
 from kvfuzz.localize.other_laws import locate_by_law
+from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.search.explain import Explanation, explain
 from kvfuzz.search.judge import judge_by
 from kvfuzz.subjects.loading import Options, load
@@ -86,6 +87,7 @@ def locate_file(
     if announce is not None:
         announce(found, name)
     try:
+        _run_before(found, name, device)
         location = _locate_in_float64(found, name, device, strict)
         if location is not None and location.located:
             return name, found.case, location
@@ -140,6 +142,7 @@ def exit_code(replayed: Sequence[Replayed]) -> int:
 
 def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Replayed:
     factory, case = _load(found, name, device)
+    _run_before(found, name, device)
     law = found.verdict.get("law", "agreement")
     verdict = judge_by(str(law), factory.subject(case), case, factory.name)
     if not verdict.diverged:
@@ -150,6 +153,17 @@ def _run(path: Path, found: Counterexample, name: str, device: str | None) -> Re
     if located:
         explanation = replace(explanation, location=precise)
     return Replayed(path, found, name, verdict, explanation)
+
+
+def _run_before(found: Counterexample, name: str, device: str | None) -> None:
+    """Runs the cases that have to run before the one of `found`, whatever comes of them: by every
+    law, since any of its runs may have left something behind."""
+    if found.before:
+        load(name, options_of(found, device)).limits()  # as a hunt does before its first case
+    for case in found.before:
+        factory, earlier = _load(replace(found, case=case), name, device)
+        for law in ("agreement", *COMPANIONS):
+            judge_by(law, factory.subject(earlier), earlier, factory.name)
 
 
 def _load(found: Counterexample, name: str, device: str | None) -> tuple[Factory, Case]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,6 +34,8 @@ SHORT_ROUNDS = 4
 """A hunt begins with this many rounds of ROUND cases, which several processes can share. Then come
 rounds of TARGETED cases, which are long enough to climb the excess."""
 MOST_REASONS = 3
+RECENT = 50
+"""So many cases before a failure are kept, in case that it needs them (`kvfuzz.search.alone`)."""
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Tally:
     vacuous_laws: Counter[str] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
     failure: Shrunk | None = None
+    before_failure: tuple[Case, ...] = ()
 
     def add(self, case: Case, judgement: Judgement) -> None:
         """Counts a case by its judgement."""
@@ -102,13 +105,15 @@ class Tally:
             vacuous_laws=self.vacuous_laws + more.vacuous_laws,
             expected=self.expected + more.expected,
             failure=self.failure or more.failure,
+            before_failure=self.before_failure or more.before_failure,
         )
 
     def to_json(self) -> dict[str, Any]:
         found = self.failure
         # A failure of a round has not been shrunk: its case and verdict are all there is.
         failure = found and {"case": found.case.to_json(), "verdict": asdict(found.verdict)}
-        return {**vars(self), "failure": failure}
+        before = [case.to_json() for case in self.before_failure]
+        return {**vars(self), "failure": failure, "before_failure": before}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Tally:
@@ -117,6 +122,7 @@ class Tally:
         made.reasons, made.bases = tuple(made.reasons), tuple(made.bases)
         made.exercised, made.vacuous_laws = Counter(made.exercised), Counter(made.vacuous_laws)
         made.expected = Counter({int(index): n for index, n in made.expected.items()})
+        made.before_failure = tuple(map(Case.from_json, made.before_failure))
         if found is not None:
             case, verdict = Case.from_json(found["case"]), Verdict.from_json(found["verdict"])
             made.failure = Shrunk(case, verdict, passes=0, done=False)
@@ -223,6 +229,7 @@ def run_round(
         raise refused.error from None
     except _Diverged as found:
         run.tally.failure = Shrunk(found.case, found.verdict, passes=0, done=False)
+        run.tally.before_failure = tuple(run.recent)
     return run.tally
 
 
@@ -288,6 +295,7 @@ class _Round:
     climbs: bool
     tally: Tally = field(default_factory=Tally)
     traced: set[str] = field(default_factory=set)
+    recent: deque[Case] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def examine(self, case: Case) -> Verdict | None:
         """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to.
@@ -312,6 +320,7 @@ class _Round:
             self.progress(self.before + tally.cases)
         if verdict.diverged and expected is None:
             raise _Diverged(case, verdict)
+        self.recent.append(case)
         if verdict.status in ("agreed", "weak"):
             self.traced |= branches
         return verdict

@@ -95,6 +95,15 @@ def load(name: str, options: Options | None = None) -> Factory:
     return as_factory(_find_attribute(name, head, rest), name, options)
 
 
+def import_named(name: str) -> None:
+    """Imports the module that `name` names, if it names one, and builds no subject. Raises
+    InvalidSubject, as `load` does."""
+    head, colon, rest = name.partition(":")
+    others = {*SCHEMES, *(entry.name for entry in entry_points(group="kvfuzz.subjects"))}
+    if colon and rest and head not in others and not name.startswith("<"):
+        _import(name, head)
+
+
 def _hint(head: str) -> str:
     return ", which lacks :attribute" if Path(head).is_file() else did_you_mean(head, schemes())
 
