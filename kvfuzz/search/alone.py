@@ -15,7 +15,10 @@ from pathlib import Path
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.counterexample import BEFORE, Counterexample
+from kvfuzz.search.replay import replay
 
+AGREES = 17
+"""The exit code of a fresh process in which the case does not diverge."""
 SECONDS = 120.0
 """A replay may take so long."""
 
@@ -60,9 +63,14 @@ def _diverges(found: Counterexample) -> bool:
     as if it did: nothing is known against it."""
     with tempfile.TemporaryDirectory() as folder:
         path = found.save(Path(folder))
-        command = [sys.executable, "-m", "kvfuzz.cli", "replay", str(path)]
+        command = [sys.executable, "-m", __name__, str(path)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return True
-        return done.returncode not in (0, 3)
+        return done.returncode != AGREES
+
+
+if __name__ == "__main__":
+    verdict = replay(sys.argv[1]).verdict
+    sys.exit(AGREES if verdict is not None and not verdict.diverged else 0)
