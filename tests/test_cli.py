@@ -262,7 +262,10 @@ def test_score_writes_what_it_found(run):
     assert {m["operator"] for m in result["mutants"]} == {"layer"}
     for mutant in result["mutants"]:
         assert {"id", "operator", "state", "site", "witness"} <= set(mutant)
-        assert run("replay", mutant["witness"])[0] == 1
+        code, replayed, _ = run("replay", mutant["witness"])
+        assert code == 1
+        # Cut, and not shrunk: only what the verdict shows to be needless is taken off.
+        assert f"not fully shrunk: kvfuzz shrink {mutant['witness']} goes on" in replayed
         assert run("replay", mutant["witness"], "--subject", "zoo")[0] == 0
     assert not {p["id"] for p in result["placebos"]} & {m["id"] for m in result["mutants"]}
 

@@ -240,6 +240,19 @@ def test_a_file_can_be_shrunk_a_little_at_a_time(unshrunk, capsys):
     assert read(unshrunk).located["file"]
 
 
+def test_a_replay_says_how_to_shrink_what_is_not_fully_shrunk(unshrunk, capsys):
+    """By the file; what agrees now, or is fully shrunk, has nothing to shrink."""
+    hint = f"not fully shrunk: kvfuzz shrink {unshrunk} goes on"
+    assert main(["replay", str(unshrunk)]) == 1
+    assert hint in capsys.readouterr().out
+    assert main(["replay", str(unshrunk), "--subject", "tests.subjects.models:Summing"]) == 0
+    assert hint not in capsys.readouterr().out
+    assert main(["shrink", str(unshrunk)]) == 1
+    assert hint not in capsys.readouterr().out
+    assert main(["replay", str(unshrunk)]) == 1
+    assert hint not in capsys.readouterr().out
+
+
 def test_the_time_bounds_it_too(unshrunk):
     """Without a bound of passes."""
     assert main(["shrink", str(unshrunk), "--seconds", "60"]) == 1

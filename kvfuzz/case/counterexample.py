@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from kvfuzz.errors import InvalidCase, InvalidCounterexample, UsageError, one_li
 SCHEMA = 1
 BEFORE = "before"
 """The key of the cases that have to run first, where a case does not diverge alone."""
+TRIED = "tried"
+"""The key, in a file that is not fully shrunk, of the versions that were judged already."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,23 @@ class Counterexample:
         """The cases to run before this one, in the same process. Raises InvalidCase."""
         kept = self.environment.get(BEFORE)
         return [Case.from_json(one) for one in kept] if isinstance(kept, list) else []
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether it is fully shrunk, as far as the file says."""
+        return TRIED not in self.environment
+
+    @property
+    def tried(self) -> list[str]:
+        """The digests of the versions that were judged when the shrinking stopped."""
+        tried = self.environment.get(TRIED)
+        whole = isinstance(tried, list) and all(isinstance(each, str) for each in tried)
+        return list(tried) if tried and whole else []
+
+    def unfinished(self, tried: Iterable[str] = ()) -> Counterexample:
+        """Returns this as one that is not fully shrunk, of which the versions `tried` were judged
+        (`kvfuzz.search.shrink.Shrunk`)."""
+        return replace(self, environment={**self.environment, TRIED: sorted(tried)})
 
     @property
     def digest(self) -> str:

@@ -102,7 +102,7 @@ def shrunk_text(item: ShrunkFile) -> str:
         )
     word = "SHRUNK" if smaller else "MINIMAL" if item.shrunk.done else "UNCHANGED"
     said = "; ".join(filter(None, (smaller, progress)))
-    return f"{word} {item.replayed.path}: {said}\n{replay_text(item.replayed)}"
+    return f"{word} {item.replayed.path}: {said}\n{_outcome_text(item.replayed)}"
 
 
 def _smaller(before: Case, after: Case) -> list[str]:
@@ -382,7 +382,17 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
 
 
 def replay_text(item: Replayed) -> str:
-    """Returns the result of replaying one counterexample."""
+    """Returns the result of replaying one counterexample, and how to shrink it further if it
+    diverged and is not fully shrunk."""
+    text = _outcome_text(item)
+    assert item.found is not None
+    assert item.verdict is not None
+    if item.found.is_minimal or not item.verdict.diverged:
+        return text
+    return f"{text}\n  not fully shrunk: kvfuzz shrink {shlex.quote(str(item.path))} goes on"
+
+
+def _outcome_text(item: Replayed) -> str:
     assert item.found is not None
     assert item.verdict is not None
     verdict = item.verdict

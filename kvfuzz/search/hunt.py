@@ -348,6 +348,7 @@ def _follow_up(hunt: Hunt, factory: Factory, plan: Plan, settings: FuzzSettings)
         found = make_counterexample(
             factory.name, case, verdict, location, options.device, options.twin
         )
+        found = found if failure.done else found.unfinished(failure.tried)
         path = None if folder is None else found.save(folder)
         return replace(
             hunt, failure=failure, explanation=explanation, counterexample=found, path=path

@@ -20,9 +20,6 @@ from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.loading import Options, load
 from kvfuzz.subjects.protocol import Factory
 
-TRIED = "tried"
-"""The key, in a file that is not fully shrunk, of the versions that were judged already."""
-
 
 @dataclass(frozen=True)
 class ShrunkFile:
@@ -68,14 +65,13 @@ def _shrink(
         return ShrunkFile(case, None, Replayed(path, found, name, verdict))
     judged = partial(judge_like, verdict, factory)
     space = space_of(factory)
-    before = _tried(found) if name == found.subject else []
+    before = found.tried if name == found.subject else []
     shrunk = shrink(case, verdict, judged, space, bound, (KeyboardInterrupt,), before)
     smaller = make_counterexample(name, shrunk.case, shrunk.verdict, None, device, twin)
-    tried = sorted(shrunk.tried)
-    if tried:
-        smaller = replace(smaller, environment={**smaller.environment, TRIED: tried})
+    if not shrunk.done:
+        smaller = smaller.unfinished(shrunk.tried)
     changed = shrunk.case != found.case
-    if changed or tried != _tried(found):
+    if changed or (smaller.is_minimal, smaller.tried) != (found.is_minimal, found.tried):
         # Before it is located, which may be interrupted again.
         located = None if changed else found.located
         write_json(path, replace(smaller, located=located).to_json())
@@ -86,13 +82,6 @@ def _shrink(
     if changed and location is not None:
         write_json(path, replace(smaller, located=location.summary()).to_json())
     return ShrunkFile(case, shrunk, again)
-
-
-def _tried(found: Counterexample) -> list[str]:
-    """Returns the digests of the versions that were judged when the shrinking stopped."""
-    tried = found.environment.get(TRIED)
-    whole = isinstance(tried, list) and all(isinstance(each, str) for each in tried)
-    return list(tried) if tried and whole else []
 
 
 def _run(found: Counterexample, name: str, options: Options) -> tuple[Factory, Case, Verdict]:

@@ -15,12 +15,14 @@ from typing import Any
 from kvfuzz.case.case import Case
 from kvfuzz.case.counterexample import make_counterexample
 from kvfuzz.case.verdict import Verdict
-from kvfuzz.errors import KvfuzzError
+from kvfuzz.errors import KvfuzzError, UsageError
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Location
 from kvfuzz.search.judge import KnownReference
-from kvfuzz.search.shrink import Bound, cut_versions, fails_alike, shrink
+from kvfuzz.search.shrink import Bound, Shrunk, cut_versions, fails_alike, shrink
+from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.injection import Faulty
+from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import CachedPathRaised
 from mutants.campaign.campaign import is_expected
@@ -30,9 +32,6 @@ from mutants.campaign.run import judge_case, run_case
 from mutants.campaign.time_limit import OutOfTime, time_limit
 from mutants.library.mutant_scheme import with_mutant
 from mutants.mutant import LOCATED, Mutant
-
-Witnessed = tuple[Case, Verdict]
-"""A case that kills, and its verdict."""
 
 
 def add_witness(
@@ -79,45 +78,47 @@ class _Search:
     def seconds(self) -> float:
         return self.prepared.campaign.limits.seconds
 
-    def witnesses(self) -> Iterator[Witnessed]:
+    def witnesses(self) -> Iterator[Shrunk]:
         """Yields the smallest witness, and then the killing case itself. Raises OutOfTime."""
         self.step()
         with time_limit(self.seconds):
             subject = _faulty(self.factory, self.known.case)
             verdict = judge_case(self.mutant.law, subject, self.known.case, self.known)
-        killing = self.known.case, verdict
+        killing = _as_drawn(self.known.case, verdict)
         smaller = self._shrink(killing) if self.prepared.campaign.shrink else self._cut(killing)
-        if smaller[0] != killing[0]:
+        if smaller.case != killing.case:
             yield smaller
         yield killing
 
-    def _cut(self, killing: Witnessed) -> Witnessed:
+    def _cut(self, killing: Shrunk) -> Shrunk:
         self.step()
         with suppress(OutOfTime), time_limit(self.seconds):
-            for case in cut_versions(*killing):
+            for case in cut_versions(killing.case, killing.verdict):
                 with suppress(KvfuzzError):
                     verdict = self._judge(case)
-                    if fails_alike(verdict, killing[1]):
-                        return case, verdict
+                    if fails_alike(verdict, killing.verdict):
+                        return _as_drawn(case, verdict)
         return killing
 
-    def _shrink(self, killing: Witnessed) -> Witnessed:
+    def _shrink(self, killing: Shrunk) -> Shrunk:
         self.step()
         space = replace(self.prepared.campaign.plan.space, choices=self.factory.choices)
         bound, found = Bound(self.prepared.campaign.limits.calls), None
         with suppress(OutOfTime), time_limit(self.seconds):
-            found = shrink(*killing, self._judge, space, bound, stops=(OutOfTime,))
-        return (found.case, found.verdict) if found else killing
+            found = shrink(
+                killing.case, killing.verdict, self._judge, space, bound, stops=(OutOfTime,)
+            )
+        return found or killing
 
     def _judge(self, case: Case) -> Verdict:
         if is_expected(self.prepared.campaign.plan, case):
             return Verdict("discarded", reason="a known divergence")
         return judge_case(self.mutant.law, _faulty(self.factory, case), case)
 
-    def describe(self, witness: Witnessed, result: Result) -> Result:
+    def describe(self, witness: Shrunk, result: Result) -> Result:
         """Returns `result` with `witness`, located and mapped if the paths differ. Raises OutOfTime
         and what the mutant raises."""
-        (case, verdict), factory = witness, self.factory
+        case, verdict, factory = witness.case, witness.verdict, self.factory
         self.step()
         with time_limit(self.seconds):
             location = locate(factory, case) if verdict.law in LOCATED else Location(None)
@@ -127,6 +128,7 @@ class _Search:
         found = make_counterexample(
             factory.name, case, verdict, location.summary(), options.device, options.twin
         )
+        found = found if witness.done else found.unfinished(witness.tried)
         # A round trip through JSON, so that a result is the same from every process.
         told = found.to_json(), [asdict(cell) for cell in location.cells]
         data, cells = json.loads(json.dumps(told))
@@ -153,6 +155,25 @@ class _Search:
         """Returns why there is no witness."""
         late = isinstance(error, OutOfTime)
         return f"no witness: over {self.seconds:g} s" if late else f"no witness: {error}"
+
+
+def shrink_declared(mutant: Mutant, bound: Bound | None = None) -> Shrunk:
+    """Returns the witness that `mutant` declares, shrunk in full on the subject of `mutant`. Raises
+    UsageError if it declares none."""
+    if mutant.witness is None:
+        raise UsageError(f"the mutant {mutant.id} declares no witness that could be shrunk")
+    factory = with_mutant(load(mutant.subject), mutant)
+
+    def judged(case: Case) -> Verdict:
+        return judge_case(mutant.law, _faulty(factory, case), case)
+
+    case = mutant.with_required_config(mutant.witness)
+    return shrink(case, judged(case), judged, space_of(factory), bound)
+
+
+def _as_drawn(case: Case, verdict: Verdict) -> Shrunk:
+    """Returns a case that was cut at most."""
+    return Shrunk(case, verdict, passes=0, done=False)
 
 
 def _mutated(prepared: PreparedCases, mutant: Mutant, known: KnownReference) -> Factory:

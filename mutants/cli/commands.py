@@ -25,12 +25,15 @@ from kvfuzz.cli.options import (
     subject_options,
     workers_option,
 )
+from kvfuzz.errors import UsageError
 from mutants.cli.options import Reporting, campaign_options, removed_option, reporting_options
 from mutants.report.outputs import Outputs
 
 if TYPE_CHECKING:
+    from kvfuzz.search.shrink import Shrunk
     from mutants.campaign.gate import Gate
     from mutants.campaign.result import Result, Score
+    from mutants.mutant import Mutant
 
 
 @click.command()
@@ -167,14 +170,25 @@ def _report(result: Score, folder: Path, outputs: Outputs, gate: Gate) -> int:
     return exit_code(gate, result)
 
 
+def _shrunk_witness(mutant: Mutant) -> Shrunk:
+    from mutants.campaign.witness import shrink_declared
+
+    return shrink_declared(mutant)
+
+
 @click.command()
 @click.argument("mutant_id", required=False, metavar="[ID]")
 @click.option("--operator", "operators", multiple=True, help="List this family only (repeatable).")
+@click.option("--shrink", is_flag=True, help="Show the witness of ID shrunk in full as well.")
 @json_option
-def mutants(mutant_id: str | None, operators: tuple[str, ...], json_file: Path | None) -> int:
+def mutants(
+    mutant_id: str | None, operators: tuple[str, ...], shrink: bool, json_file: Path | None
+) -> int:
     """List the mutants, or show one with its source and its witness."""
     from kvfuzz.case.files import check_writable, write_json
 
+    if shrink and not mutant_id:
+        raise UsageError("--shrink shows the witness of one mutant: name it, as kvfuzz mutants ID")
     if json_file:
         check_writable(json_file)
     with loading("the mutants"):  # which are functions of torch
@@ -185,7 +199,7 @@ def mutants(mutant_id: str | None, operators: tuple[str, ...], json_file: Path |
 
         chosen = [find(mutant_id)] if mutant_id else of_operators(operators)
     if mutant_id:
-        render_mutant(chosen[0], Console())
+        render_mutant(chosen[0], Console(), _shrunk_witness(chosen[0]) if shrink else None)
     else:
         render_list(chosen, Console())
     if json_file:

@@ -23,7 +23,8 @@ a companion law can find it. `kvfuzz score` runs them all: the more of them it k
 your real bugs it is likely to find. The mutants of `canary` and `placebo` are controls, which test
 the checker itself and are not part of the score.
 
-`kvfuzz mutants ID` shows the source of a mutant and a case that kills it. `kvfuzz fuzz mutant:ID`
+`kvfuzz mutants ID` shows the source of a mutant and a case that kills it, and with `--shrink` also
+the smallest version of that case that still does. `kvfuzz fuzz mutant:ID`
 hunts it as if it were a bug of your own. [Adding a mutant](adding-a-mutant.md) takes one
 function.
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.syntax import Syntax
 
+from kvfuzz.search.shrink import Shrunk
 from mutants.mutant import ANY, Mutant
 
 
@@ -28,8 +29,9 @@ def _instead_of_site(mutant: Mutant) -> str:
     return "in any subject" if mutant.subject == ANY else mutant.without_site
 
 
-def render_mutant(mutant: Mutant, console: Console) -> None:
-    """Prints one mutant: what it declares, its source, its witness and the command to fuzz it."""
+def render_mutant(mutant: Mutant, console: Console, shrunk: Shrunk | None = None) -> None:
+    """Prints one mutant: what it declares, its source, its witness, also `shrunk`, and the command
+    to fuzz it."""
 
     def line(label: str, text: object) -> None:
         console.print(f"{label:22}{text}", soft_wrap=True, highlight=False, markup=False)
@@ -54,6 +56,9 @@ def render_mutant(mutant: Mutant, console: Console) -> None:
         line("equivalent", mutant.equivalent)
     if mutant.witness:
         line("witness", json.dumps(mutant.witness.to_json()))
+    if shrunk:
+        line("shrunk witness", json.dumps(shrunk.case.to_json()))
+        line("", "no simpler version kills it" if shrunk.done else "not fully shrunk")
     where = "@SUBJECT" if mutant.subject == ANY else ""
     line("fuzz it", f"kvfuzz fuzz mutant:{mutant.id}{where}")
     code = Syntax("", "python", background_color="default").highlight(mutant.source)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.errors import InvalidSubject, UsageError
 from kvfuzz.localize.traced_states import first_state
@@ -221,6 +222,34 @@ def test_a_mutant_of_another_operator_is_refused_with_both_names():
     """The two filters intersect; what is in neither is no reason to speak of other packages."""
     with pytest.raises(UsageError, match=r"both in --mutant append.prepends and in .* norm:"):
         select("zoo", ids=("append.prepends",), operators=("norm",))
+
+
+def test_the_witness_of_a_mutant_is_shrunk_on_demand(run):
+    """In full: no simpler version kills the mutant, and this one does."""
+    name = "window.keeps_the_first_of_a_long_chunk"
+    code, shown, _ = run("mutants", name, "--shrink")
+    assert code == 0
+    assert "no simpler version kills it" in shown
+    found = next(text for text in shown.splitlines() if text.startswith("shrunk witness"))
+    case = Case.from_json(json.loads(found.removeprefix("shrunk witness")))
+    fault = find(name)
+    assert len(case.schedule) <= len(fault.witness.schedule)
+    assert judge_case(fault.law, fault.into(ZOO.subject(case), case.dtype), case).diverged
+    assert "shrunk witness" not in run("mutants", name)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shrink"], "name it"),
+        (["attention.newest_is_not_seen", "--shrink"], "declares no witness"),
+    ],
+)
+def test_a_witness_that_cannot_be_shrunk_is_refused(words, message, run):
+    """In one line: of no mutant, or of one that fits any subject."""
+    code, _, said = run("mutants", *words)
+    assert code == 2
+    assert message in said
 
 
 def test_a_mutant_declares_what_its_witness_exercises(run, tmp_path):
