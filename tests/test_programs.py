@@ -270,6 +270,18 @@ def test_unused_slots_are_poisoned_before_each_call():
     assert all(float(a.min()) == POISON and int(b.min()) == 127 and bool(c) for a, b, c in seen)
 
 
+def test_poison_does_not_overflow_where_it_is_multiplied():
+    """In float16 an infinite score would be NaN behind a mask, which no slot of zeros is."""
+    slots = torch.zeros(3, dtype=torch.float16)
+
+    class Preallocated(Recomputes):
+        def unused(self, cache):
+            return (slots,)
+
+    run_cached(Preallocated(), Case(((1, 2),), (1, 1)))
+    assert 100 < float(slots.min()) < 300
+
+
 def test_a_state_is_really_written_and_read():
     """A cache that hands itself over is not restored."""
 

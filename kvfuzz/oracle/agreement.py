@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case
+from kvfuzz.case.dtypes import NARROW
 from kvfuzz.case.layout import layout
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import one_line
@@ -27,8 +28,9 @@ from kvfuzz.oracle.reference import (
 )
 from kvfuzz.oracle.sensitivity import is_vacuous, lost_precision
 from kvfuzz.oracle.tolerance import KAPPA
-from kvfuzz.subjects.dtypes import compute_dtype
+from kvfuzz.subjects.dtypes import compute_dtype, dtype_name
 from kvfuzz.subjects.float64 import Float64Subject
+from kvfuzz.subjects.precision import is_coarser
 from kvfuzz.subjects.protocol import Subject, require_fit, require_protocol
 from kvfuzz.subjects.run import CachedPathRaised, Refused, compared, run_cached, seeded
 
@@ -87,6 +89,7 @@ def check_agreement(
         verdict, expected = _judge_in_two(expected, cached, subject, case)
         verdict, expected = _recheck(verdict, expected, subject, case, name, leeway)
         verdict = _weigh(verdict, expected, subject, case, trace, probe)
+        verdict = _compare_dtypes(verdict, expected, cached)
         return Agreement(verdict, KnownRuns(expected, _logits(cached)))
 
 
@@ -166,12 +169,13 @@ def _judge_logits(expected: Reference, cached: Cached, subject: Subject, case: C
         return Verdict("discarded", reason=str(cached))
     if isinstance(cached, CachedPathRaised):
         message = one_line(cached.error)
+        where = f" in {case.dtype}" if case.dtype in NARROW else ""
         if expected.error is not None:
             return Verdict("discarded", reason=f"both paths raised ({message})")
         return Verdict(
             "diverged",
             excess=torch.inf,
-            error=f"the cached path raised {message}",
+            error=f"the cached path raised{where} {message}",
             error_step=cached.step.index,
         )
     if expected.error is not None:
@@ -242,6 +246,21 @@ def _recheck_islands(
     if found is expected:
         return verdict, expected
     return check_against(found, subject, case, name), found
+
+
+def _compare_dtypes(verdict: Verdict, expected: Reference, cached: Cached) -> Verdict:
+    """Returns `diverged` where the logits agree, but the cached path answers in a finer dtype than
+    a narrow uncached one: something it made, such as a cache without a dtype, has widened it."""
+    if verdict.status not in ("agreed", "weak", "vacuous") or not isinstance(cached, Tensor):
+        return verdict
+    uncached = expected.known[0].dtype
+    if dtype_name(uncached) not in NARROW or not is_coarser(uncached, cached.dtype):
+        return verdict
+    found = (
+        f"the cached path answers in {dtype_name(cached.dtype)}, the uncached path in "
+        f"{dtype_name(uncached)}"
+    )
+    return replace(verdict, status="diverged", excess=torch.inf, precision=found, basis=None)
 
 
 def _weigh(

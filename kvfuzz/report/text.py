@@ -180,12 +180,21 @@ def _counts(hunt: Hunt) -> str:
     lines = [f"  {', '.join(found)}", *_caveats(hunt)]
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += [*_rows(hunt), *_exercised(hunt)]
+    lines += [*_rows(hunt), *_exercised(hunt), *_narrow_lines(hunt)]
     lines += [f"  note: {text}" for text in hunt.remarks]
     lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
         lines.append(f"  calibration: {hunt.calibration}")
     return "\n".join(lines)
+
+
+def _narrow_lines(hunt: Hunt) -> list[str]:
+    """Returns how many cases ran in the narrow dtypes, and why others could not be judged there."""
+    lines = [f"  not judged in {text}" for text in hunt.not_narrow]
+    if hunt.narrow:
+        counts = ", ".join(f"{dtype} {count}" for dtype, count in hunt.narrow.items())
+        lines.insert(0, f"  as users run it, nothing promoted: {counts}")
+    return lines
 
 
 def _caveats(hunt: Hunt) -> list[str]:

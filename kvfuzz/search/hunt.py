@@ -122,7 +122,9 @@ class Hunt:
     `worst_excess` is the largest |difference| / allowed of the cases whose noise was measured;
     `bases` says where the allowed difference came from. `longest` is the longest row that a case
     read from its cache and agreed; `boundaries` says which ones that crossed. `calibration` is the
-    path of the calibration file, if one was used. `remarks` are those of the factory.
+    path of the calibration file, if one was used. `remarks` are those of the factory. `narrow`
+    counts the cases that also ran as a user would run them, by dtype, and `not_narrow` says why
+    others could not be judged there.
     """
 
     verdict: str
@@ -145,6 +147,8 @@ class Hunt:
     exercised: Mapping[str, int] = field(default_factory=dict)
     vacuous_laws: Mapping[str, int] = field(default_factory=dict)
     expected: Mapping[int, int] = field(default_factory=dict)
+    narrow: Mapping[str, int] = field(default_factory=dict)
+    not_narrow: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     offers: frozenset[str] = frozenset()
     calls: CallLimits = ANY_CALL
@@ -199,6 +203,8 @@ class Hunt:
             "expected": {str(number + 1): count for number, count in sorted(self.expected.items())},
             "warnings": list(self.warnings),
             "remarks": list(self.remarks),
+            "as_users_run_it": dict(self.narrow),
+            "not_as_users_run_it": list(self.not_narrow),
             "seconds": round(self.seconds, 3),
             "paths": paths.sentence if paths else None,
             "agreeing": [list(group) for group in paths.groups] if paths else None,
@@ -212,7 +218,7 @@ class Hunt:
 
 
 _NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected")
-_NOT_TOLD = (*_NO_COUNTS, "before_failure")
+_NOT_TOLD = (*_NO_COUNTS, "before_failure", "narrow", "not_narrow")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     "crop": ("crop",),

@@ -22,6 +22,7 @@ from kvfuzz.oracle.laws import COMPANIONS, NEEDED
 from kvfuzz.oracle.sensitivity import MOST_STEPS
 from kvfuzz.search.hypothesis_run import TARGETED, derive_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
+from kvfuzz.search.judge_narrow import FIRST_NARROW, judge_narrow
 from kvfuzz.search.known_divergences import Expectation
 from kvfuzz.search.second_cache import run_twice
 from kvfuzz.search.shrink import PASSES, Bound, Shrunk, fails_alike, judge_like, shrink
@@ -47,7 +48,8 @@ class Tally:
     cache, which is the evidence (only a second step reads a cache); in `exercised`, by feature and
     by companion law, those that agreed; in `vacuous_laws`, those in which it could not have failed;
     in `expected`, by index in the plan, those that diverged as expected. `longest` is the longest
-    row of a case that agreed, up to a call that read it.
+    row of a case that agreed, up to a call that read it. `narrow` counts those that ran in a narrow
+    dtype too, and `not_narrow` says why others could not be judged there.
     """
 
     cases: int = 0
@@ -65,6 +67,8 @@ class Tally:
     exercised: Counter[str] = field(default_factory=Counter)
     vacuous_laws: Counter[str] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
+    narrow: Counter[str] = field(default_factory=Counter)
+    not_narrow: tuple[str, ...] = ()
     failure: Shrunk | None = None
     before_failure: tuple[Case, ...] = ()
 
@@ -104,6 +108,8 @@ class Tally:
             exercised=self.exercised + more.exercised,
             vacuous_laws=self.vacuous_laws + more.vacuous_laws,
             expected=self.expected + more.expected,
+            narrow=self.narrow + more.narrow,
+            not_narrow=_distinct((*self.not_narrow, *more.not_narrow))[:MOST_REASONS],
             failure=self.failure or more.failure,
             before_failure=self.before_failure or more.before_failure,
         )
@@ -120,6 +126,7 @@ class Tally:
         """Returns the tally that `to_json` gave, after a round trip through JSON."""
         made, found = cls(**data), data["failure"]
         made.reasons, made.bases = tuple(made.reasons), tuple(made.bases)
+        made.narrow, made.not_narrow = Counter(made.narrow), tuple(made.not_narrow)
         made.exercised, made.vacuous_laws = Counter(made.exercised), Counter(made.vacuous_laws)
         made.expected = Counter({int(index): n for index, n in made.expected.items()})
         made.before_failure = tuple(map(Case.from_json, made.before_failure))
@@ -296,6 +303,8 @@ class _Round:
     tally: Tally = field(default_factory=Tally)
     traced: set[str] = field(default_factory=set)
     recent: deque[Case] = field(default_factory=lambda: deque(maxlen=RECENT))
+    turns: int = 0
+    """How many of the narrow dtypes had their turn."""
 
     def examine(self, case: Case) -> Verdict | None:
         """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to.
@@ -323,7 +332,24 @@ class _Round:
         self.recent.append(case)
         if verdict.status in ("agreed", "weak"):
             self.traced |= branches
+            self._run_narrow(case)
         return verdict
+
+    def _run_narrow(self, case: Case) -> None:
+        """Runs `case` in a narrow dtype as well, if it is the turn of one. Raises _Diverged."""
+        tally, dtypes, turn = self.tally, self.factory.narrow, self.turns
+        if turn == len(dtypes) or not case.reads_cache or tally.cases <= FIRST_NARROW:
+            return
+        self.turns += 1
+        leeway = self.plan.options.leeway(dtypes[turn])
+        narrow, verdict = judge_narrow(self.factory, case, dtypes[turn], leeway)
+        if verdict.diverged and self.plan.expectation_for(narrow, verdict) is None:
+            raise _Diverged(narrow, verdict)
+        if verdict.status == "discarded":
+            why = f"{dtypes[turn]}: {verdict.reason}"
+            tally.not_narrow = _distinct((*tally.not_narrow, why))[:MOST_REASONS]
+        else:
+            tally.narrow[dtypes[turn]] += 1
 
     def _judge(self, case: Case, law: str, trace: bool) -> Judgement:
         subject, name = self.factory.subject(case), self.factory.name

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kvfuzz.case.dtypes import NARROW
 from kvfuzz.subjects.anew import build_in_float64, needs_float64
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.native_dtype import native_dtype, put
@@ -44,7 +45,8 @@ class Builder:
         """Builds the subject of a case."""
         # A dtype is passed only if the user asked for one: the factory's own default is a choice
         # of the user's, too. Float64 is passed always: better built in it than run by a twin.
-        passed = "float64" if dtype == "float64" else self.dtype
+        # So are the narrow ones: that is how a user puts such a subject there.
+        passed = dtype if dtype in ("float64", *NARROW) else self.dtype
         subject = self._call(seed, passed, config)
         device = None if "device" in self.parameters else self.device
         wanted = dtype or self.dtype

@@ -23,11 +23,12 @@ from typing import Any
 
 import torch
 
-from kvfuzz.case.dtypes import DTYPES
+from kvfuzz.case.dtypes import DTYPES, NARROW
 from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean, one_line
 from kvfuzz.subjects.builder import Builder
 from kvfuzz.subjects.calibration import Calibration
 from kvfuzz.subjects.float64 import TwinlessSubject
+from kvfuzz.subjects.narrow import find_narrow, put_copy
 from kvfuzz.subjects.native_dtype import Build, find_dtypes, native_dtype, put
 from kvfuzz.subjects.protocol import Factory
 
@@ -144,7 +145,7 @@ def _without_twin(factory: Factory, options: Options) -> Factory:
     def build(seed: int, dtype: str, config: Mapping[str, Any]) -> Any:
         return TwinlessSubject(factory.build(seed, dtype, config))
 
-    return replace(factory, build=build, dtypes=factory.dtypes[:1])
+    return replace(factory, build=build, dtypes=factory.dtypes[:1], narrow=())
 
 
 def _wrap_subject(subject: Any, name: str, options: Options) -> Factory:
@@ -154,9 +155,13 @@ def _wrap_subject(subject: Any, name: str, options: Options) -> Factory:
     native = native_dtype(subject, name)
 
     def build(_seed: int, dtype: str, _config: Mapping[str, Any]) -> Any:
-        return put(subject, name, dtype if dtype and dtype != native else None, options.device)
+        wanted = dtype if dtype and dtype != native else None
+        if wanted in NARROW and options.dtype is None:
+            return put_copy(subject, name, wanted, options.device)  # the user's own stays as it is
+        return put(subject, name, wanted, options.device)
 
-    return Factory(name, build, _find_dtypes(build, {}, name, options), seeded=False)
+    made = Factory(name, build, _find_dtypes(build, {}, name, options), seeded=False)
+    return _with_narrow(made, options, moved=True)
 
 
 def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
@@ -181,9 +186,19 @@ def _wrap_callable(call: Any, name: str, options: Options) -> Factory:
     except (Exception, SystemExit) as error:
         raise InvalidSubject(f"{name} could not be built: {one_line(error)}") from error
     seeded = "seed" in parameters
-    return Factory(
+    made = Factory(
         name, build, dtypes, choices, dict(options.config), seeded, remarks=build.remarks
     )
+    return _with_narrow(made, options, moved="dtype" not in parameters)
+
+
+def _with_narrow(factory: Factory, options: Options, moved: bool) -> Factory:
+    """Returns `factory` with the narrow dtypes that its subjects can be put in, if they are float32
+    ones: a user who asks for one dtype gets that alone."""
+    if options.dtype is not None or factory.dtypes[0] != "float32":
+        return factory
+    narrow, remarks = find_narrow(factory.build, factory.first_config(), moved)
+    return replace(factory, narrow=narrow, remarks=[*factory.remarks, *remarks])
 
 
 def _find_dtypes(

@@ -98,9 +98,9 @@ def put(subject: Any, name: str, dtype: str | None, device: str | None, known: b
     wanted = torch.device(device) if device else None
     moves = wanted is not None and wanted.type != "cpu" and device_of(subject).type != wanted.type
     narrower = None if dtype == "float64" else dtype
-    model = getattr(subject, "model", None)
+    model = _module_of(subject)
     if moves or narrower:
-        if not isinstance(model, torch.nn.Module):
+        if model is None:
             raise _immovable(name, dtype or device, "dtype" if dtype else "device")
         model.to(
             device=wanted if moves else None,
@@ -112,6 +112,13 @@ def put(subject: Any, name: str, dtype: str | None, device: str | None, known: b
     if not known and _dtype_of_logits(twin, name) not in (torch.float64, None):
         raise _immovable(name, dtype, "dtype")
     return twin
+
+
+def _module_of(subject: Any) -> torch.nn.Module | None:
+    """Returns the torch module to move: the `model` of `subject`, or `subject` itself."""
+    model = getattr(subject, "model", None)
+    found = (one for one in (model, subject) if isinstance(one, torch.nn.Module))
+    return next(found, None)
 
 
 def _immovable(name: str, where: str | None, argument: str) -> UsageError:

@@ -105,6 +105,7 @@ class Factory:
     Cases draw from `dtypes` and, for each configuration field, from `choices`; the user has set the
     fields in `fixed`. `seeded` says whether the model seed changes the weights. `remarks` are what
     a user should know about how these subjects are built and what is not tried on them.
+    A few cases run in each of the `narrow` dtypes too, which users put such a subject in.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Factory:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     seeded: bool = True
     remarks: Sequence[str] = ()
+    narrow: tuple[str, ...] = ()
 
     def subject(self, case: Case) -> Subject:
         """Builds and checks the subject of `case`. Raises InvalidSubject, or InvalidCase if the

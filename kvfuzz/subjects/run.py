@@ -291,7 +291,8 @@ def _poison(subject: Any, cache: Any) -> None:
     with torch._C.DisableTorchFunction():  # keeps these operations out of the locator's trace
         for tensor in subject.unused(cache):
             if tensor.is_floating_point():
-                tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max))
+                # Products of it with ordinary numbers have to stay finite, as in float16.
+                tensor.fill_(min(POISON, torch.finfo(tensor.dtype).max ** 0.5))
             elif tensor.dtype != torch.bool:
                 tensor.fill_(torch.iinfo(tensor.dtype).max)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kvfuzz.case.dtypes import NARROW
 from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
 from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.loading import Options
@@ -72,7 +73,8 @@ def factory(rest: str, options: Options) -> Factory:
 
     if "cache" not in fixed:
         choices["cache"] = kinds
-    return Factory(source.name, build, dtypes, choices, dict(fixed), seeded=random)
+    narrow = NARROW if random and options.dtype is None and options.twin else ()
+    return Factory(source.name, build, dtypes, choices, dict(fixed), random, narrow=narrow)
 
 
 def _module_builder(

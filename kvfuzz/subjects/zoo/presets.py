@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvfuzz.case.dtypes import NARROW
 from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
@@ -87,8 +88,11 @@ def factory(rest: str, options: Options) -> Factory:
         settings = base.with_settings(**config)
         return Decoder(settings, seed=seed, dtype=dtype, device=options.device)
 
-    dtypes = (options.dtype,) if options.dtype else ("float32", "float64")
-    return Factory(f"zoo:{rest}" if rest else "zoo", build, dtypes, choices, dict(options.config))
+    name = f"zoo:{rest}" if rest else "zoo"
+    if options.dtype:
+        return Factory(name, build, (options.dtype,), choices, dict(options.config))
+    dtypes = ("float32", "float64")
+    return Factory(name, build, dtypes, choices, dict(options.config), narrow=NARROW)
 
 
 def _allowed(config: DecoderConfig, name: str, value: Any) -> bool:
