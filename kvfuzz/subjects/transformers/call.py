@@ -44,7 +44,7 @@ class Forward:
         cache."""
         given = {self.tokens: tokens, **encoder_argument(encoded), **more}
         logits: Tensor = model(**given, use_cache=False).logits
-        return logits
+        return _for_each_token(logits, tokens)
 
     def cached(
         self,
@@ -73,7 +73,7 @@ class Forward:
             raise NoCache(f"returned no cache: its output holds {', '.join(output)}")
         fed = tokens.shape[1]
         after = replace(state, own=own, slots=state.slots + fed, fresh=state.fresh + fed)
-        return output.logits, after
+        return _for_each_token(output.logits, tokens), after
 
     def _mask(self, mask: Tensor | None, state: CacheState, tokens: Tensor) -> dict[str, Tensor]:
         """The mask as `generate` gives it: 1 for text, over all slots."""
@@ -92,6 +92,18 @@ class Forward:
             # kernel, tells it that the state is empty.
             return torch.arange(self.kernel, device=tokens.device)
         return torch.arange(state.slots, state.slots + tokens.shape[1], device=tokens.device)
+
+
+def _for_each_token(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Returns `logits` if they are [batch, time, vocab] for `tokens` [batch, time]. Raises
+    RuntimeError if not: kvfuzz called the model as its library does, so that is the model's fault,
+    and a path that raises alone diverges."""
+    if logits.shape[:-1] != tokens.shape:
+        raise RuntimeError(
+            f"the model returned logits of shape {tuple(logits.shape)} for tokens of shape "
+            f"{tuple(tokens.shape)} [batch, time]"
+        )
+    return logits
 
 
 def forward_of(model: Any) -> Forward:

@@ -22,7 +22,7 @@ from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.tensors import LARGE, free_memory
 from kvfuzz.subjects.transformers.build import build_module, text_config
-from kvfuzz.subjects.transformers.cache_kinds import CLASSES, MOST_SLOTS
+from kvfuzz.subjects.transformers.cache_kinds import CLASSES, MOST_SLOTS, Unavailable
 from kvfuzz.subjects.transformers.call import NoCache
 from kvfuzz.subjects.transformers.private import supports_sdpa
 from kvfuzz.subjects.transformers.probe import ROOM, Abilities, merge, probe
@@ -74,7 +74,17 @@ def factory(rest: str, options: Options) -> Factory:
     if "cache" not in fixed:
         choices["cache"] = kinds
     narrow = NARROW if random and options.dtype is None and options.twin else ()
-    return Factory(source.name, build, dtypes, choices, dict(fixed), random, narrow=narrow)
+    remarks = [_not_offered(problem) for problem in able.problems if _UNKNOWN not in problem]
+    return Factory(source.name, build, dtypes, choices, dict(fixed), random, remarks, narrow)
+
+
+_UNKNOWN = f"{Unavailable.__name__}:"
+"""Begins the error of a kind that the release, or the model's kind of layers, does not have."""
+
+
+def _not_offered(problem: str) -> str:
+    kind, _, error = problem.partition(": ")
+    return f"not offered: cache {kind} ({error})"
 
 
 def _module_builder(

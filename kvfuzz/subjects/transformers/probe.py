@@ -1,7 +1,8 @@
 """Finds out by trying what a transformers model can do: the caches it takes, and what they offer.
 
-A thing is left out if the release has no such thing or if it raises, never because its numbers are
-wrong.
+A thing is left out if the release has no such thing or refuses it, never because its numbers are
+wrong. A kind of cache with which a model raises, and that it does not refuse, stays: the cases
+show it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kvfuzz.subjects.transformers.build import text_config
 from kvfuzz.subjects.transformers.cache_kinds import (
     CLASSES,
     PREALLOCATED,
+    Unavailable,
     build_cache,
     build_own,
     find_own_class,
@@ -34,11 +36,15 @@ ROOM = 64
 _ROWS, _SHORT, _LONG = 2, 2, 8
 
 
+class Unbuildable(Exception):
+    """A cache of this kind cannot be made from what kvfuzz knows of the model."""
+
+
 @dataclass(frozen=True)
 class Abilities:
     """The abilities of a model: how its `forward` is called, the `kinds` of cache that it takes,
     what any of them `offers`, how it treats padding, and the class of its `own` cache where it has
-    to be given one. `problems` says why the other kinds are left out."""
+    to be given one. `problems` are the errors, by kind, with which it refuses others."""
 
     forward: Forward
     kinds: tuple[str, ...]
@@ -59,8 +65,9 @@ def probe(source: Source, model: Any, room: int, kind: str | None) -> Abilities:
     """Finds out what `model` can do, with every kind of cache or with the `kind` asked for."""
     forward = forward_of(model)
     bare = Abilities(forward, (), frozenset(), Padding(False), None, ())
-    own, tried, problems = None, {}, []
-    for name in kinds_of(source) if kind is None else (kind,):
+    names = kinds_of(source) if kind is None else (kind,)
+    own, tried, errors = None, {}, dict[str, Exception]()
+    for name in names:
         try:
             tried[name] = _try_kind(source, model, bare, name, room)
         except NoCache:
@@ -68,20 +75,33 @@ def probe(source: Source, model: Any, room: int, kind: str | None) -> Abilities:
             try:
                 tried[name] = _try_kind(source, model, replace(bare, own=own), name, room)
             except Exception as error:
-                problems.append(f"{name}: {describe(error)}")
+                errors[name] = error
         except Exception as error:
-            problems.append(f"{name}: {describe(error)}")
+            errors[name] = error
+    refused = {name: error for name, error in errors.items() if is_refusal(error)}
     short, _ = next(iter(tried.values()), (None, None))
     forward = replace(forward, recurrent=short is not None and _has_no_keys(short))
     window = _narrowest_window(model, short)
     return Abilities(
         forward,
-        tuple(tried),
+        tuple(name for name in names if name not in refused),
         frozenset(word for pair in tried.values() for word in _offers(model, *pair)),
         find_padding(model, forward, blank_encoding(model, 2), window),
         own,
-        tuple(problems),
+        tuple(f"{name}: {describe(error)}" for name, error in refused.items()),
     )
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether `error` says that a kind of cache is not for this model or release, and not that the
+    model fails with it."""
+    if isinstance(error, NotImplementedError | Unavailable | Unbuildable | NoCache):
+        return True
+    return isinstance(error, ValueError) and any(word in str(error) for word in _REFUSING)
+
+
+_REFUSING = ("not support", "unsupported", "only support", "not compatible", "incompatible")
+"""The words by which the library refuses."""
 
 
 def merge(one: Abilities, other: Abilities) -> Abilities:
@@ -92,6 +112,11 @@ def merge(one: Abilities, other: Abilities) -> Abilities:
         one,
         kinds=tuple(kind for kind in CLASSES if kind in kinds),
         offers=one.offers | other.offers,
+        problems=tuple(
+            problem
+            for problem in dict.fromkeys((*one.problems, *other.problems))
+            if problem.partition(":")[0] not in kinds
+        ),
         padding=replace(one.padding, window=min(windows, default=None)),
     )
 
@@ -103,7 +128,12 @@ def _try_kind(
     Raises whatever is raised on the way."""
     found = []
     for sizes in ((_SHORT,), (_LONG, 1)):
-        state = able.new_cache(source, model, kind, _ROWS, room)
+        try:
+            state = able.new_cache(source, model, kind, _ROWS, room)
+        except Unavailable:
+            raise
+        except Exception as error:
+            raise Unbuildable(describe(error)) from error
         state = replace(state, encoded=blank_encoding(model, _ROWS))
         for size in sizes:
             tokens = torch.ones(_ROWS, size, dtype=torch.int64, device=model.device)
