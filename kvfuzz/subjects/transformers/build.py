@@ -57,7 +57,8 @@ def _build_config(source: Source, settings: Mapping[str, Any]) -> Any:
     chosen = rename_settings(source.config_class, settings, source.name)
     if source.checkpoint is not None:
         return source.config_class.from_dict({**source.settings, **chosen})
-    config = source.config_class(**shrink_config(source.config_class, chosen))
+    # Not its constructor: old names are read here.
+    config = source.config_class.from_dict(shrink_config(source.config_class, chosen))
     if not config.is_encoder_decoder and text_config(config) is not config:
         raise InvalidSubject(
             f"{source.name} holds more than a decoder, so it cannot be made tiny: name the model "

@@ -28,7 +28,7 @@ from kvfuzz.subjects.transformers.private import supports_sdpa
 from kvfuzz.subjects.transformers.probe import ROOM, Abilities, merge, probe
 from kvfuzz.subjects.transformers.source import Source, find_source
 from kvfuzz.subjects.transformers.subject import TransformersSubject, max_length_of
-from kvfuzz.subjects.transformers.tiny import DRAWN, fields_of
+from kvfuzz.subjects.transformers.tiny import DRAWN, fields_of, unknown_fields
 from kvfuzz.subjects.transformers.weights import SeededModule
 
 MOST_MODULES = 16
@@ -75,6 +75,9 @@ def factory(rest: str, options: Options) -> Factory:
         choices["cache"] = kinds
     narrow = NARROW if random and options.dtype is None and options.twin else ()
     remarks = [_not_offered(problem) for problem in able.problems if _UNKNOWN not in problem]
+    own = {word: value for word, value in fixed.items() if word not in OWN_SETTINGS}
+    if unknown := unknown_fields(source.config_class, own):
+        remarks.append(f"this release does not know, and ignores: {', '.join(unknown)}")
     return Factory(source.name, build, dtypes, choices, dict(fixed), random, remarks, narrow)
 
 

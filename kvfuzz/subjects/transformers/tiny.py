@@ -5,6 +5,7 @@ No model is named here. A field is set where a configuration has it, under its o
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Mapping
@@ -43,20 +44,61 @@ def fields_of(config_class: Any) -> dict[str, Any]:
 def rename_settings(config_class: Any, settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns `settings` under the spelling of `config_class`; objects are merged into defaults.
 
-    Raises UsageError for a field that the configuration does not have.
+    Raises UsageError for a field that the configuration does not have, unless the settings are a
+    whole file of the library, which may hold any: such a field is left out (`unknown_fields`).
     """
+    _require_model_type(config_class, settings, name)
     known = fields_of(config_class)
     aliases = config_class.attribute_map
+    unknown = unknown_fields(config_class, settings)
     own = {}
     for word, value in settings.items():
         field = aliases.get(word, word)
-        if field not in known:
+        if word == MODEL_TYPE or (word in unknown and MODEL_TYPE in settings):
+            continue
+        if field not in known and word not in unknown:
+            own[word] = value  # the library stores it under another name
+            continue
+        if word in unknown:
             raise UsageError(
                 f"{name} has no setting {word!r}{did_you_mean(word, [*known, *aliases])}"
             )
         merges = isinstance(value, dict) and isinstance(known[field], dict)
         own[field] = {**known[field], **value} if merges else value
     return own
+
+
+MODEL_TYPE = "model_type"
+"""The field that each file of the library has, and nobody types."""
+
+
+def unknown_fields(config_class: Any, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the words of `settings` that the configuration neither has nor reads."""
+    known = {*fields_of(config_class), *config_class.attribute_map, MODEL_TYPE}
+    return tuple(
+        word
+        for word, value in settings.items()
+        if word not in known and not _is_read(config_class, word, value)
+    )
+
+
+def _is_read(config_class: Any, word: str, value: Any) -> bool:
+    """Whether the library takes `word`, as for files of earlier releases: it stores the value under
+    another name, or finds it wrong."""
+    default = config_class()
+    if isinstance(getattr(config_class, word, None), property):
+        return True
+    try:
+        made = config_class.from_dict({word: copy.deepcopy(value)})
+    except Exception:
+        return True  # it says why when the model is built
+    return bool({**made.to_dict(), word: None} != {**default.to_dict(), word: None})
+
+
+def _require_model_type(config_class: Any, settings: Mapping[str, Any], name: str) -> None:
+    found = settings.get(MODEL_TYPE, config_class.model_type)
+    if found != config_class.model_type:
+        raise UsageError(f"{name} cannot have the settings of another model type, {found!r}")
 
 
 def shrink_config(config_class: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
