@@ -38,6 +38,8 @@ def build_module(
         config = _build_config(source, settings)
         # Outside `promoted`: inside, a checkpoint's float32 bytes would be read as float64.
         module = _build_model(source, config, attn, getattr(torch, dtype)).eval().to(device)
+        if dtype == "float64":
+            _widen(module)
         with torch.no_grad(), promoted() if dtype == "float64" else nullcontext():
             tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
             forward_of(module).uncached(module, tokens, blank_encoding(module, 1))
@@ -50,6 +52,14 @@ def build_module(
         problem = f"{source.name} cannot be built in {dtype}: {describe(error)}"
         raise InvalidSubject(problem) from error
     return SeededModule(module)
+
+
+def _widen(module: torch.nn.Module) -> None:
+    """Makes float64 of the parameters of `module` that its code asks to be float32, as of a router:
+    what they meet is float64 there."""
+    for parameter in module.parameters():
+        if parameter.dtype == torch.float32:
+            parameter.data = parameter.data.double()
 
 
 def _build_config(source: Source, settings: Mapping[str, Any]) -> Any:

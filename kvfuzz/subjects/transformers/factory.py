@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kvfuzz.case.dtypes import NARROW
-from kvfuzz.errors import InvalidSubject, UsageError, did_you_mean
+from kvfuzz.errors import InvalidSubject, KvfuzzError, UsageError, did_you_mean
 from kvfuzz.subjects.float64 import promoted
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
@@ -52,14 +52,13 @@ def factory(rest: str, options: Options) -> Factory:
     attentions = _attentions(source, fixed)
     random = source.checkpoint is None
     drawn = ("float32", "float64") if options.twin else ("float32",)
-    dtypes = (options.dtype,) if options.dtype else drawn
+    dtypes: tuple[str, ...] = (options.dtype,) if options.dtype else drawn
     module = _module_builder(source, attentions[0], options.device)
     choices = _choices(source, attentions, fixed)
     first = {word: values[0] for word, values in choices.items()} | dict(fixed)
     # Built once now, so that settings are refused here and not at the first case.
     simplest = module(dtypes[0], first)
-    for dtype in dtypes[1:]:
-        module(dtype, first)
+    dtypes, remarks = _runnable(module, dtypes, first)
     others = [{**first, word: value} for word in DRAWN for value in choices.get(word, ())[1:]]
     models = [simplest, *(module(dtypes[0], settings) for settings in others)]
     able = reduce(merge, (_probe(source, one, fixed, dtypes[0]) for one in models))
@@ -74,11 +73,26 @@ def factory(rest: str, options: Options) -> Factory:
     if "cache" not in fixed:
         choices["cache"] = kinds
     narrow = NARROW if random and options.dtype is None and options.twin else ()
-    remarks = [_not_offered(problem) for problem in able.problems if _UNKNOWN not in problem]
+    remarks += [_not_offered(problem) for problem in able.problems if _UNKNOWN not in problem]
     own = {word: value for word, value in fixed.items() if word not in OWN_SETTINGS}
     if unknown := unknown_fields(source.config_class, own):
         remarks.append(f"this release does not know, and ignores: {', '.join(unknown)}")
     return Factory(source.name, build, dtypes, choices, dict(fixed), random, remarks, narrow)
+
+
+def _runnable(
+    module: Callable[[str, Settings], SeededModule], dtypes: tuple[str, ...], settings: Settings
+) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the first of `dtypes`, and those others in which the model of `settings` runs; and
+    why not in the rest, as remarks."""
+    found, remarks = [dtypes[0]], []
+    for dtype in dtypes[1:]:
+        try:
+            module(dtype, settings)
+            found.append(dtype)
+        except KvfuzzError as error:
+            remarks.append(f"not run in {dtype}: {error}")
+    return tuple(found), remarks
 
 
 _UNKNOWN = f"{Unavailable.__name__}:"
