@@ -11,7 +11,7 @@ from kvfuzz.case.schedule import schedule_text
 from kvfuzz.case.verdict import Impact, Verdict
 from kvfuzz.localize.causes import ordinal
 from kvfuzz.localize.location import Divergence, Location
-from kvfuzz.report.words import given_text
+from kvfuzz.report.words import given_text, narrow_lines
 from kvfuzz.search.explain import Explanation
 from kvfuzz.search.hunt import EXERCISES, Hunt
 from kvfuzz.search.replay import Replayed
@@ -180,21 +180,12 @@ def _counts(hunt: Hunt) -> str:
     lines = [f"  {', '.join(found)}", *_caveats(hunt)]
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += [*_rows(hunt), *_exercised(hunt), *_narrow_lines(hunt)]
+    lines += [*_rows(hunt), *_exercised(hunt), *narrow_lines(hunt)]
     lines += [f"  note: {text}" for text in hunt.remarks]
     lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
         lines.append(f"  calibration: {hunt.calibration}")
     return "\n".join(lines)
-
-
-def _narrow_lines(hunt: Hunt) -> list[str]:
-    """Returns how many cases ran in the narrow dtypes, and why others could not be judged there."""
-    lines = [f"  not judged in {text}" for text in hunt.not_narrow]
-    if hunt.narrow:
-        counts = ", ".join(f"{dtype} {count}" for dtype, count in hunt.narrow.items())
-        lines.insert(0, f"  as users run it, nothing promoted: {counts}")
-    return lines
 
 
 def _caveats(hunt: Hunt) -> list[str]:

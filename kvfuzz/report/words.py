@@ -9,6 +9,7 @@ from typing import Any
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.schedule import entry_text
+from kvfuzz.search.hunt import Hunt
 
 
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:
@@ -50,3 +51,12 @@ def number(value: Any) -> str:
     if value is None:
         return "none"
     return "∞" if value == math.inf else f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+
+
+def narrow_lines(hunt: Hunt) -> list[str]:
+    """Returns how many cases ran in the narrow dtypes, and why others could not be judged there."""
+    lines = [f"  not judged in {text}" for text in hunt.not_narrow]
+    if hunt.narrow:
+        counts = ", ".join(f"{dtype} {count}" for dtype, count in hunt.narrow.items())
+        lines.insert(0, f"  as users run it, nothing promoted: {counts}")
+    return lines

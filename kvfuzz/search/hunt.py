@@ -217,8 +217,8 @@ class Hunt:
         }
 
 
-_NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected")
-_NOT_TOLD = (*_NO_COUNTS, "before_failure", "narrow", "not_narrow")
+_NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected", "narrow", "not_narrow")
+_NOT_TOLD = (*_NO_COUNTS, "before_failure")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     "crop": ("crop",),
