@@ -165,6 +165,7 @@ def test_a_decoder_that_can_do_all_of_it_agrees():
     assert hunt.verdict == "agreed"
     assert hunt.not_exercised() == {
         "logits_to_keep": "not offered",
+        "rollback": "not offered",
         "frame": "not offered",
         "generation": "not offered",
         "latent": "not asked for",

@@ -19,6 +19,7 @@ from kvfuzz.case.schedule import (
     Padded,
     Reorder,
     Reset,
+    Rollback,
     Switch,
     entry_from_json,
     entry_text,
@@ -32,7 +33,8 @@ KEEP = "logits_to_keep"
 """The optional argument of `cached` that gets the `keep` of a case."""
 
 Slots = tuple[tuple[int | None, ...], ...]
-"""The contents of a cache, [rows][slots]: a token, or None for padding."""
+"""The contents of a cache, [rows][slots]: a token, or None for padding and for what a rollback of
+this row alone has dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,7 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
                 current, before = cache, caches[cache]
                 after, stop = before, column
             case _:
-                after, stop = _operate(before, entry, len(tokens)), column
+                after, stop = _operate(before, entry, len(tokens), given), column
         if isinstance(entry, New | Fork):
             caches.append(after)
             current = len(caches) - 1
@@ -285,14 +287,22 @@ def _feed(
     return tuple(old + row for old, row in zip(before, new, strict=True))
 
 
-def _operate(before: Slots, entry: Entry, most_rows: int) -> Slots:
+def _operate(before: Slots, entry: Entry, most_rows: int, given: tuple[str, ...]) -> Slots:
     """Returns the slots of the current cache after an operation that feeds nothing. A cache has at
     most `most_rows` rows."""
     _require(bool(before and before[0]), entry, "a cache that holds something to act on")
     match entry:
         case Crop(count):
             _require(count >= 1, entry, "a count of 1 or more")
+            even = "mask" in given or not any(None in row for row in before)
+            _require(even, entry, "rows that no rollback has made unequal: roll them back")
             return tuple(row[: max(0, len(row) - count)] for row in before)
+        case Rollback(counts):
+            _require("mask" not in given, entry, "no mask in 'given'")
+            _require(len(counts) == len(before), entry, f"a count for each of {len(before)} rows")
+            fits = all(count >= 0 for count in counts) and any(counts)
+            _require(fits, entry, "counts of 0 or more, and one above 0")
+            return _roll_back(before, counts)
         case Reorder(rows):
             _require(1 <= len(rows) <= most_rows, entry, f"1 to {most_rows} rows")
             fits = all(0 <= row < len(before) for row in rows)
@@ -302,6 +312,20 @@ def _operate(before: Slots, entry: Entry, most_rows: int) -> Slots:
             return ((),) * len(before)
         case _:
             return before
+
+
+def _roll_back(before: Slots, counts: tuple[int, ...]) -> Slots:
+    """Returns `before` without the last tokens of each row, and without slots that are empty in all
+    rows after the last token."""
+    rows = []
+    for row, count in zip(before, counts, strict=True):
+        text = [slot for slot, token in enumerate(row) if token is not None]
+        dropped = {*text[max(0, len(text) - count) :]}
+        rows.append([None if slot in dropped else token for slot, token in enumerate(row)])
+    longest = max(
+        (n for row in rows for n, token in enumerate(row, 1) if token is not None), default=0
+    )
+    return tuple(tuple(row[:longest]) for row in rows)
 
 
 def _require(holds: bool, entry: Any, wanted: str) -> None:

@@ -6,7 +6,18 @@ from kvfuzz.case.case import KEEP, Case
 from kvfuzz.case.schedule import SIDES, Crop, Padded
 
 PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
-OPERATED = ("crop", "reorder", "select", "repeat", "fork", "restore", "reset", "new", "switch")
+OPERATED = (
+    "crop",
+    "rollback",
+    "reorder",
+    "select",
+    "repeat",
+    "fork",
+    "restore",
+    "reset",
+    "new",
+    "switch",
+)
 PADDED = tuple(f"{side} padding" for side in SIDES)
 FAMILIES = (*PLAIN, "given arguments", "padding", *OPERATED, "several operations")
 FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", KEEP, "several rows")

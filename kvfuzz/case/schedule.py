@@ -35,6 +35,15 @@ class Crop:
 
 
 @dataclass(frozen=True, slots=True)
+class Rollback:
+    """Drops the last `counts[r]` tokens of row r, or all if it has fewer. Afterwards the rows
+    differ in length, and each continues at its own."""
+
+    word: ClassVar[str] = "rollback"
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reorder:
     """Makes the old row `rows[i]` the new row i of the cache: a permutation, a selection or a
     repetition."""
@@ -88,10 +97,10 @@ class Switch:
     cache: int
 
 
-Operation = Padded | Crop | Reorder | Fork | Restore | Reset | New | Switch
+Operation = Padded | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch
 Entry = int | Operation
 OPERATIONS = {
-    each.word: each for each in (Padded, Crop, Reorder, Fork, Restore, Reset, New, Switch)
+    each.word: each for each in (Padded, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch)
 }
 
 
@@ -132,6 +141,8 @@ def entry_text(entry: Entry) -> str:
             return f"{size} padded {side} {list(pads)}"
         case Crop(count):
             return f"crop {count}"
+        case Rollback(counts):
+            return f"rollback {list(counts)}"
         case Reorder(rows):
             return f"{entry.kind(max(rows) + 1)} {list(rows)}"
         case New(rows):
@@ -149,7 +160,7 @@ def schedule_text(schedule: Sequence[Entry]) -> str:
 
 def _check_types(entry: Operation) -> None:
     """Raises InvalidCase for a field of the wrong type."""
-    wanted: dict[str, type] = {"pads": tuple, "rows": tuple, "side": str}
+    wanted: dict[str, type] = {"pads": tuple, "counts": tuple, "rows": tuple, "side": str}
     if isinstance(entry, New):
         wanted = {}
     for name in (each.name for each in fields(entry)):

@@ -222,6 +222,7 @@ _NOT_TOLD = (*_NO_COUNTS, "before_failure")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     "crop": ("crop",),
+    "rollback": ("rollback",),
     "reorder": ("reorder", "select", "repeat"),
     "copy": ("fork",),
     "save": ("restore",),

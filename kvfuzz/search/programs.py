@@ -25,6 +25,7 @@ from kvfuzz.case.schedule import (
     Reorder,
     Reset,
     Restore,
+    Rollback,
     Switch,
 )
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
@@ -104,7 +105,7 @@ def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Pr
     moves = st.tuples(
         st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
-    fewest = min(2, most_rows) if focus in ROWS else 1
+    fewest = min(2, most_rows) if focus in (*ROWS, "rollback") else 1
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
     fitted = st.tuples(rows, moves, st.sampled_from(argument_sets(offers)), begun).map(
@@ -127,10 +128,12 @@ def _moves_about(
     )
     words = sorted(operations(offers)) if focus in (MIXED, KEEP) else [focus]
     kinds = [_move(word, each) for word in words]
-    padded = [_move(word, each) for word in PADDED if "mask" in offers]
+    # No row is rolled back on its own beside padding.
+    padding = PADDED if "mask" in offers and focus != "rollback" else ()
+    padded = [_move(word, each) for word in padding]
     # Every other program begins with padding, which later operations have to keep track of. Left
     # padding is drawn twice as often: a crop removes right padding first.
-    sides = ("left padding", *PADDED) if "mask" in offers else ()
+    sides = ("left padding", *padding) if padding else ()
     begin_padded = [_padding(word, _first_sizes(2), each) for word in sides]
     start = _either([begin, _either(begin_padded)]) if padded else begin
     if focus in (MIXED, KEEP):
@@ -180,7 +183,13 @@ def _padding(
 def operations(offers: frozenset[str]) -> set[str]:
     """Returns the operations that can be drawn. A second cache needs no offer; one that lives
     beside the first is not drawn for a subject that holds one at a time."""
-    known = {"crop": "crop", "copy": "fork", "save": "restore", "reset": "reset"}
+    known = {
+        "crop": "crop",
+        "rollback": "rollback",
+        "copy": "fork",
+        "save": "restore",
+        "reset": "reset",
+    }
     rows = ROWS if "reorder" in offers else ()
     words = {*MORE_CACHES, *rows, *(word for offer, word in known.items() if offer in offers)}
     return words - {"switch", "fork"} if has_one_cache(offers) else words
@@ -195,7 +204,7 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
                 st.integers(1, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER, OVER))
             )
             return counts.map(lambda count: (word, count, ()))
-        case "reorder" | "select" | "repeat":
+        case "reorder" | "select" | "repeat" | "rollback":
             return st.tuples(st.just(word), st.integers(1, SMALL), each)
         case "new" | "switch":
             return st.integers(0, SMALL - 1).map(lambda count: (word, count, ()))
@@ -220,7 +229,7 @@ def fit_moves(
     """Fits `moves` to a table of `rows` rows and to `bounds`. The first cache has `begun` rows if
     that is between 0 and `rows`, else all of them."""
     start = begun if 0 < begun < rows else rows
-    fit = ProgramBuilder(rows, bounds, [[start, 0]])
+    fit = ProgramBuilder(rows, bounds, [[0] * start])
     if start < rows:
         fit.entries.append(New(start))
     for move in moves:
@@ -228,6 +237,8 @@ def fit_moves(
     if not fit.used or not isinstance(fit.entries[-1], int | Padded):
         fit.add("feed", 1, ())
     schedule = fit.schedule()
+    if any(isinstance(entry, Rollback) for entry in schedule):
+        given = tuple(word for word in given if word != "mask")
     if any(isinstance(entry, Padded) for entry in schedule):
         given = tuple(
             word
@@ -252,8 +263,9 @@ def _required_with_padding(offers: Collection[str]) -> set[str]:
 
 @dataclass
 class ProgramBuilder:
-    """A program as far as it is fitted: `caches` as [rows, slots], one of them `current`, and the
-    number of columns `used`."""
+    """A program as far as it is fitted: the slots of each row of its `caches`, one of them
+    `current`, and the number of columns `used`. `rolled` are the caches whose rows were rolled back
+    one by one. That and padding exclude each other: `kind` is what came first."""
 
     rows: int
     bounds: Bounds
@@ -261,6 +273,8 @@ class ProgramBuilder:
     entries: list[Entry] = field(default_factory=list)
     current: int = 0
     used: int = 0
+    rolled: set[int] = field(default_factory=set)
+    kind: str = ""
 
     def schedule(self) -> tuple[Entry, ...]:
         """Returns the entries up to the last one that feeds: later ones have no effect."""
@@ -272,14 +286,14 @@ class ProgramBuilder:
 
     def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
         """Adds a move, if it is possible at this place."""
-        slots = self.caches[self.current][1]
+        slots = max(self.caches[self.current])
         if word in ("feed", *SIDES):
             self._feed(word, count, each)
         elif word == "new":
             if slots and len(self.caches) < MOST_CACHES:
-                self.caches.append([min(max(1, count), self.rows) if count else self.rows, 0])
+                self.caches.append([0] * (min(max(1, count), self.rows) if count else self.rows))
                 self.current = len(self.caches) - 1
-                self.entries.append(New(self.caches[-1][0]))
+                self.entries.append(New(len(self.caches[-1])))
         elif word == "switch":
             if count % len(self.caches) != self.current:
                 self.current = count % len(self.caches)
@@ -290,7 +304,7 @@ class ProgramBuilder:
     def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the rows that the current cache is reordered to: rotated by `count`, all but one,
         or `count` rows of which two are the same."""
-        batch = self.caches[self.current][0]
+        batch = len(self.caches[self.current])
         if word == "reorder":
             return tuple((row + count) % batch for row in range(batch))
         if word == "select":
@@ -302,36 +316,68 @@ class ProgramBuilder:
         whole = min(count, self.bounds.max_length - self.used)
         if whole < 1:
             return
-        batch, slots = self.caches[self.current]
-        size, *rest = self.bounds.calls.pieces(whole, filled=slots > 0)
+        cache = self.caches[self.current]
+        batch = len(cache)
+        size, *rest = self.bounds.calls.pieces(whole, filled=max(cache) > 0)
         # Shrinking moves nonzero numbers to the end of a list before it removes rows, so the last
         # ones are used. At least one row is padded.
-        pads = tuple(n % size for n in each[-batch:])
+        pads = tuple(n % size for n in each[-batch:]) if self.kind != "rollback" else ()
         if pads and size > 1 and not any(pads):
             pads = (*pads[:-1], 1)
+        if any(pads):
+            self.kind = "padding"
         self.entries += [Padded(size, word, pads) if any(pads) else size, *rest]
-        self.caches[self.current][1] += whole
+        self.caches[self.current] = [length + whole for length in cache]
         self.used += whole
 
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
         if word == "crop":
             # Other counts leave at least one token, and small counts at least half of them.
-            most = cache[1] // 2 if count <= SMALL else cache[1] - 1
+            slots = max(cache)
+            most = slots // 2 if count <= SMALL else slots - 1
             some = 1 + (count - 1) % max(1, most)
-            count = {ALL: cache[1], OVER: cache[1] + 1}.get(count, some)
-            self.entries.append(Crop(count))
-            cache[1] = max(0, cache[1] - count)
+            count = {ALL: slots, OVER: slots + 1}.get(count, some)
+            if self.current in self.rolled:
+                self._roll_back((count,) * len(cache))
+            else:
+                self.entries.append(Crop(count))
+                self.caches[self.current] = [max(0, length - count) for length in cache]
+        elif word == "rollback":
+            if self.kind != "padding":
+                self._roll_back(_uneven(each[-len(cache) :], count))
         elif word in ROWS:
             rows = self._rows(word, count, each)
-            if rows != tuple(range(cache[0])):
+            if rows != tuple(range(len(cache))):
                 self.entries.append(Reorder(rows))
-                cache[0] = len(rows)
+                self.caches[self.current] = [cache[row] for row in rows]
         elif word == "fork":
             if len(self.caches) < MOST_CACHES:
                 self.caches.append(list(cache))
+                if self.current in self.rolled:
+                    self.rolled.add(len(self.caches) - 1)
                 self.current = len(self.caches) - 1
                 self.entries.append(Fork())
         else:
             self.entries.append(Restore() if word == "restore" else Reset())
-            cache[1] = 0 if word == "reset" else cache[1]
+            if word == "reset":
+                self.caches[self.current] = [0] * len(cache)
+                self.rolled.discard(self.current)
+
+    def _roll_back(self, counts: tuple[int, ...]) -> None:
+        """Rolls the rows of the current cache back by `counts`."""
+        self.kind = "rollback"
+        self.entries.append(Rollback(counts))
+        left = zip(self.caches[self.current], counts, strict=True)
+        self.caches[self.current] = [max(0, length - count) for length, count in left]
+        self.rolled.add(self.current)
+        if not any(self.caches[self.current]):
+            self.rolled.discard(self.current)
+
+
+def _uneven(counts: tuple[int, ...], scale: int) -> tuple[int, ...]:
+    """Returns the counts of a rollback: not all the same, unless there is one row, and one above
+    0."""
+    if len(set(counts)) == 1:
+        counts = (*(0,) * (len(counts) - 1), max(1, counts[-1]))
+    return tuple(count * (1 + scale // SMALL) for count in counts)

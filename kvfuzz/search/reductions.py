@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import SIDES, Crop, Entry, Fork, New, Padded, Reorder, Switch
+from kvfuzz.case.schedule import SIDES, Crop, Entry, Fork, New, Padded, Reorder, Rollback, Switch
 from kvfuzz.errors import InvalidCase
 from kvfuzz.search.strategies import LONGEST, Space
 
@@ -195,6 +195,8 @@ def _entry_without_row(entry: Entry, row: int) -> Entry:
     if isinstance(entry, Padded):
         pads = tuple(count for number, count in enumerate(entry.pads) if number != row)
         return replace(entry, pads=pads) if any(pads) else entry.size
+    if isinstance(entry, Rollback):
+        return Rollback((*entry.counts[:row], *entry.counts[row + 1 :]))
     if isinstance(entry, Reorder):
         rows = tuple(old - (old > row) for number, old in enumerate(entry.rows) if number != row)
         if not rows:
@@ -253,10 +255,11 @@ def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
             for fewer in sorted({1, count // 2, count - 1} - {0, count}):
                 yield Crop(fewer)
         case Padded(size, side, pads):
-            for row, count in enumerate(pads):
-                for fewer in sorted({0, 1, count - 1}):
-                    if fewer < count and (fewer or sum(map(bool, pads)) > 1):
-                        yield Padded(size, side, (*pads[:row], fewer, *pads[row + 1 :]))
+            for less in _with_one_less(pads):
+                if any(less):
+                    yield Padded(size, side, less)
+        case Rollback(counts):
+            yield from _plainer_counts(counts)
         case Reorder(rows):
             yield from _plainer_rows(rows, batch)
         case Switch(cache) if cache:
@@ -264,6 +267,22 @@ def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
         case New(rows) if rows > 1:
             yield New(1)
             yield New(rows - 1)
+
+
+def _plainer_counts(counts: tuple[int, ...]) -> Iterator[Entry]:
+    """Yields plainer forms of a rollback by `counts`: one of all rows alike, or of fewer tokens."""
+    yield Crop(max(counts))
+    for fewer in _with_one_less(counts):
+        if any(fewer):
+            yield Rollback(fewer)
+
+
+def _with_one_less(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yields `counts` with 0, 1 or one less in place of one of them."""
+    for row, count in enumerate(counts):
+        for fewer in sorted({0, 1, count - 1}):
+            if fewer < count:
+                yield (*counts[:row], fewer, *counts[row + 1 :])
 
 
 def _on_side(entry: Entry, side: str) -> Entry:

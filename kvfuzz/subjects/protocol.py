@@ -25,6 +25,7 @@ from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 OFFERED = {
     "crop": ("cache", "count"),
+    "rollback": ("cache", "counts"),
     "reorder": ("cache", "rows"),
     "copy": ("cache",),
     "save": ("cache",),
@@ -342,9 +343,13 @@ def _limit_of(subject: Any) -> str:
     return "it declares " + ", ".join(f"{k} = {v}" for k, v in said.items() if v is not None)
 
 
-NEEDS = {"crop": "crop", "fork": "copy", "restore": "save", "reset": "reset"} | dict.fromkeys(
-    ("reorder", "select", "repeat"), "reorder"
-)
+NEEDS = {
+    "crop": "crop",
+    "rollback": "rollback",
+    "fork": "copy",
+    "restore": "save",
+    "reset": "reset",
+} | dict.fromkeys(("reorder", "select", "repeat"), "reorder")
 """The optional method that each kind of step needs."""
 
 

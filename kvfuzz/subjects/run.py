@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
-from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore
+from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore, Rollback
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.protocol import Subject, device_of, release
@@ -267,6 +267,9 @@ def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
             caches[step.cache] = kept(subject.load(state), "load")
         case Crop(count):
             caches[step.cache] = kept(subject.crop(cache, count), "crop")
+        case Rollback(counts):
+            each = torch.tensor(counts, device=device_of(subject))
+            caches[step.cache] = kept(subject.rollback(cache, each), "rollback")
         case Reorder(rows):
             index = torch.tensor(rows, device=device_of(subject))
             caches[step.cache] = kept(subject.reorder(cache, index), "reorder")

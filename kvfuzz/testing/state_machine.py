@@ -54,7 +54,7 @@ def state_machine(
 
 def new_program(space: Space, rows: int) -> ProgramBuilder:
     """Returns a program of `space` that has fed nothing yet to a cache of `rows` rows."""
-    return ProgramBuilder(rows, space.bounds, [[rows, 0]])
+    return ProgramBuilder(rows, space.bounds, [[0] * rows])
 
 
 class _Machine(RuleBasedStateMachine):
@@ -77,7 +77,12 @@ class _Machine(RuleBasedStateMachine):
             name: data.draw(st.sampled_from(values), label=name)
             for name, values in space.choices.items()
         }
-        given = ("mask", "positions") if "mask" in space.offers else ("positions",)
+        given: tuple[str, ...] = ("mask", "positions")
+        if "rollback" in space.offers and data.draw(st.booleans(), label="rollback"):
+            given = ("positions",)  # rows are rolled back one by one only where there is no mask
+            self.program.kind = "rollback"
+        elif "mask" in space.offers:
+            self.program.kind = "padding"
         self.settings = {
             "seed": data.draw(st.integers(0, MOST_SEEDS - 1)) if space.seeded else 0,
             "dtype": data.draw(st.sampled_from(space.dtypes), label="dtype"),
@@ -107,6 +112,15 @@ class _Machine(RuleBasedStateMachine):
     def crop(self, count: int) -> None:
         """Crops the last tokens, all of them, or more than there are."""
         self._move(("crop", count, ()))
+
+    @precondition(lambda self: "rollback" in self.space.offers)
+    @rule(
+        count=st.integers(1, SMALL),
+        rows=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
+    )
+    def rollback(self, count: int, rows: tuple[int, ...]) -> None:
+        """Rolls rows back by different counts."""
+        self._move(("rollback", count, rows))
 
     @precondition(lambda self: "reorder" in self.space.offers)
     @rule(

@@ -39,6 +39,8 @@ class Record:
                 )
             case "crop":
                 return replace(self, slots=max(0, self.slots - args[1]))
+            case "rollback":
+                return replace(self, slots=max(0, self.slots - int(args[1].min())))
             case "reorder":
                 return replace(self, rows=len(args[1]))
             case "reset":

@@ -78,6 +78,9 @@ class Decoder:
     def crop(self, cache: Cache, count: int) -> Cache:
         return operations.crop(cache, count)
 
+    def rollback(self, cache: Cache, counts: Tensor) -> Cache:
+        return operations.rollback(cache, counts)
+
     def reorder(self, cache: Cache, rows: Tensor) -> Cache:
         return operations.reorder(cache, rows)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from kvfuzz.subjects.zoo import recurrence
 from kvfuzz.subjects.zoo.cache import Cache
 from kvfuzz.subjects.zoo.config import DecoderConfig
+from kvfuzz.subjects.zoo.places import NOWHERE, table
 from kvfuzz.subjects.zoo.recurrence import State
 from kvfuzz.subjects.zoo.storage import KINDS
 
@@ -28,6 +29,31 @@ def crop(cache: Cache, count: int) -> Cache:
     cache.history = recurrence.crop(cache.history, count)
     cache.length, cache.places = length, places
     return cache
+
+
+def rollback(cache: Cache, counts: Tensor) -> Cache:
+    """Drops the last `counts[r]` tokens of row r. Their slots stay, and hold nothing, while another
+    row still has a token as late. Raises NotImplementedError for a recurrent layer, and where a
+    ring has evicted what the rest needs."""
+    if cache.history:
+        raise NotImplementedError("a recurrent layer cannot be rolled back row by row")
+    places = rolled_back(table(cache.places, len(counts), cache.length, counts.device), counts)
+    held = (places != NOWHERE).any(0).nonzero()
+    if not len(held):
+        return reset(cache)
+    length = 1 + int(held[-1])
+    places = places[:, :length]
+    cache.storage.crop(length, places)  # which may refuse
+    cache.length, cache.places = length, places
+    return cache
+
+
+def rolled_back(places: Tensor, counts: Tensor) -> Tensor:
+    """Returns the `places` [batch, slots] after the last `counts` [batch] of the text of each row
+    are dropped: NOWHERE for these."""
+    text = places != NOWHERE
+    left = text.sum(1) - counts
+    return places.masked_fill(text.cumsum(1) > left[:, None], NOWHERE)
 
 
 def reorder(cache: Cache, rows: Tensor) -> Cache:

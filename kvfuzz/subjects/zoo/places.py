@@ -38,12 +38,17 @@ def placed(
         raise ValueError(f"mask should be {[batch, length + count]}, got {list(mask.shape)}")
     if given is not None and given.shape != tokens.shape:
         raise ValueError(f"positions should be {[batch, count]}, got {list(given.shape)}")
-    if before is None:
-        before = torch.arange(length, device=tokens.device).expand(batch, length)
+    before = table(before, batch, length, tokens.device)
     new = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, length:].bool()
     if given is None:
         given = counted(before)[:, None] + new.cumsum(1) - 1
     return torch.cat((before, given.masked_fill(~new, NOWHERE)), dim=1)
+
+
+def table(places: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:
+    """Returns `places`; for None, the table [batch, length] in which each slot is its own
+    position."""
+    return torch.arange(length, device=device).expand(batch, length) if places is None else places
 
 
 def counted(places: Tensor) -> Tensor:
