@@ -94,3 +94,31 @@ closed = made()
     before = module_state()
     monkeypatch.setitem(sys.modules, "came_later", late)
     assert changes(before, module_state()) == ()
+
+
+def planted(monkeypatch, path, **contents):
+    """Makes `kept_elsewhere` a module of the file `path`; returns the names that are looked at."""
+    module = types.ModuleType("kept_elsewhere")
+    module.__file__ = str(path)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, "kept_elsewhere", module)
+    return [name for name in module_state() if name.startswith("kept_elsewhere:")]
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_of_another_environment_are_not_looked_at(monkeypatch, tmp_path, folder):
+    """Those that a virtual environment takes over from the system, torch among them."""
+    assert planted(monkeypatch, tmp_path / "mine.py", X=1) == ["kept_elsewhere:X"]
+    assert planted(monkeypatch, tmp_path / folder / "theirs.py", X=1) == []
+
+
+def test_an_object_that_cannot_be_looked_at_is_no_error(monkeypatch, tmp_path):
+    """Such as a proxy that asks for a GPU, or for a package, when an attribute is read."""
+
+    class Proxy:
+        def __getattr__(self, name):
+            raise RuntimeError("no GPU here")
+
+    found = planted(monkeypatch, tmp_path / "mine.py", PROXY=Proxy())
+    assert found == ["kept_elsewhere:PROXY"]
+    assert module_state()[found[0]] == module_state()[found[0]]

@@ -16,7 +16,9 @@ MOST_ITEMS = 64
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[key]).resolve()) for key in ("stdlib", "purelib", "platlib")
 )
-_KVFUZZ = str(Path(__file__).resolve().parents[1])
+_FOLDERS = {"site-packages", "dist-packages"}
+"""Where packages are installed, also those of another environment that this one takes over."""
+_OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("kvfuzz", "mutants"))
 
 
 def module_state() -> dict[str, Any]:
@@ -41,8 +43,11 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
 
 def _own_modules() -> Iterator[ModuleType]:
     for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and not str(Path(path).resolve()).startswith((*_INSTALLED, _KVFUZZ)):
+        file = getattr(module, "__file__", None)
+        if not file:
+            continue
+        path = Path(file).resolve()
+        if _FOLDERS.isdisjoint(path.parts) and not str(path).startswith((*_INSTALLED, *_OURS)):
             yield module
 
 
@@ -62,6 +67,13 @@ def _globals_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 def _fingerprint(value: Any, depth: int = 2) -> Any:
     """Returns what changes if `value` is written to, and is equal otherwise."""
+    try:
+        return _look_into(value, depth)
+    except Exception:  # a proxy may ask for a GPU or a package when an attribute of it is read
+        return id(value)
+
+
+def _look_into(value: Any, depth: int) -> Any:
     if callable(size := getattr(value, "cache_info", None)):
         return "calls kept", size().currsize  # functools.cache and lru_cache
     if isinstance(value, Tensor):
