@@ -7,7 +7,7 @@ differs or has no counterpart, and stops at states that are right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -24,6 +24,7 @@ from kvfuzz.localize.operations.events import ATTENDING, OUTPUT, Event, find_log
 from kvfuzz.localize.operations.pair import event_key
 from kvfuzz.localize.operations.reference_runs import StepReference, ValueIndex
 from kvfuzz.localize.operations.traced_case import TracedCase
+from kvfuzz.localize.operations.unwritten import MOVING
 
 
 def find_last_difference(traced: TracedCase, step: int) -> int | None:
@@ -140,13 +141,34 @@ def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
     events = traced.recording.events
     right: dict[int, bool] = {}
     behind: set[int] = set()
+    passed: set[int] = set()
     waiting = [last.index]
     while waiting:
-        for source in events[waiting.pop()].inputs:
-            if source not in behind and not is_right(traced, events[source], right):
+        number = waiting.pop()
+        for source in events[number].inputs:
+            if source in behind or source in passed:
+                continue
+            if is_right(traced, events[source], right):
+                # The same numbers in another order are found as well: what moved them may be wrong.
+                if _is_in_any_order(traced, events[source], right):
+                    passed.add(source)
+                    waiting.append(source)
+            elif number not in passed or events[source].operation in _MOVING:
                 behind.add(source)
                 waiting.append(source)
     return [events[index] for index in behind if traced.comparisons.of(index) is None]
+
+
+def _is_in_any_order(traced: TracedCase, event: Event, known: Mapping[int, bool]) -> bool:
+    """Whether `event` counts as right only since a reference holds its numbers somewhere."""
+    if event.index not in known or not event.output.is_floating_point():
+        return False
+    largest = event.output.max() if event.output.numel() else event.output
+    references = list(traced.references.for_step(event.step))
+    if not references or event.operation in _MOVING or not references[-1].sizes.plain:
+        return False
+    own = references[-1]
+    return own.sizes.fed == 1 and not _holds_without_axis(own, event, largest)
 
 
 # The cached path has operations that the reference has not, such as the writes into a cache. The
@@ -160,6 +182,9 @@ def is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
     if (one := traced.comparisons.of(event.index)) is not None:
         return not one.differs
     if event.index not in known:
+        if event.operation in _RESHAPING and _is_misshapen(traced, event):
+            known[event.index] = False
+            return False
         known[event.index] = (
             _is_blank(event)
             or _are_positions(traced, event)
@@ -229,6 +254,20 @@ def _only_reshapes(event: Event, sources: Sequence[Event]) -> bool:
     return event.operation in _RESHAPING
 
 
+def _is_misshapen(traced: TracedCase, event: Event) -> bool:
+    """Whether the same operation has a result of another shape in the reference run, in more than
+    the number of tokens: a wrong axis was given to it."""
+    partner, sizes = traced.comparisons.partner_of(event.index), traced.sizes.get(event.step)
+    if partner is None or sizes is None or not sizes.plain:
+        return False
+    mine, theirs = event.output.shape, partner.output.shape
+    counts = sizes.fed, sizes.slots
+    return len(mine) != len(theirs) or not all(
+        own == other or any(own * sizes.length == other * count for count in counts)
+        for own, other in zip(mine, theirs, strict=True)
+    )
+
+
 def _is_elsewhere(traced: TracedCase, event: Event) -> bool:
     """Whether a reference run has the values of `event` somewhere in the same module."""
     if not event.output.is_floating_point() or event.output.numel() < 2:
@@ -237,9 +276,13 @@ def _is_elsewhere(traced: TracedCase, event: Event) -> bool:
     return any(_holds(reference, event) for reference in references)
 
 
-# These make new numbers. Operations that only move numbers may have moved them to a wrong place, so
-# finding their values somewhere proves nothing.
-_ARITHMETIC = {"add", "sub", "mul", "div", "exp", "softplus", "silu", "sigmoid", "neg", "pow"}
+# These only move numbers, and may have moved them to a wrong place: finding their values somewhere
+# proves nothing.
+_MOVING = (
+    MOVING
+    | _RESHAPING
+    | {"where", "masked_fill", "gather", "chunk", "split", "__setitem__", "embedding", "copy_"}
+)
 
 
 def _holds(reference: StepReference, event: Event) -> bool:
@@ -252,8 +295,46 @@ def _holds(reference: StepReference, event: Event) -> bool:
             _same(event, other, sizes) for other in those.find(largest)
         ):
             return True
-    one_token = sizes.plain and sizes.fed == 1
-    return one_token and event.operation in _ARITHMETIC and _values_within(event, values.values())
+    if not sizes.plain or sizes.fed != 1:
+        return False
+    every = reference.run.every_value
+    if event.operation not in _MOVING and _values_within(event, every.values()):
+        return True
+    return _holds_without_axis(reference, event, largest)
+
+
+def _holds_without_axis(reference: StepReference, event: Event, largest: torch.Tensor) -> bool:
+    """Whether any module of the reference has the values of `event`, made for one token, at the
+    position of that token or of all tokens so far. A branch for one token may have no axis for it,
+    and call other methods than `forward`."""
+    sizes = reference.sizes
+    (position,) = sizes.groups[0].new_positions
+    for shape, those in reference.run.every_value.items():
+        views = _views_of(tuple(event.output.shape), shape, sizes, position)
+        for other in those.find(largest) if views else ():
+            if any(
+                is_close(event.output, other.output[view].reshape(event.output.shape))
+                for view in views
+            ):
+                return True
+    return False
+
+
+def _views_of(
+    mine: tuple[int, ...], theirs: tuple[int, ...], sizes: AxisSizes, position: int
+) -> list[tuple[slice | int, ...]]:
+    """Returns the indices that take from a state of the shape `theirs` one of the shape `mine`."""
+    found: list[tuple[slice | int, ...]] = []
+    for axis, size in enumerate(theirs):
+        if size != sizes.length:
+            continue
+        before, after = theirs[:axis], theirs[axis + 1 :]
+        rest = (slice(None),) * axis
+        if mine in (before + after, (*before, 1, *after)):
+            found.append((*rest, position))
+        if mine == (*before, sizes.slots, *after):
+            found.append((*rest, slice(sizes.slots)))
+    return found
 
 
 def _may_correspond(mine: Sequence[int], theirs: Sequence[int], sizes: AxisSizes) -> bool:

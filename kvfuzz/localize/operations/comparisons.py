@@ -55,6 +55,14 @@ class Comparisons(Mapping[int, ComparedEvent]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def partner_of(self, index: int) -> Event | None:
+        """Returns the counterpart of event number `index` in the own reference of its step, whether
+        or not the two can be compared; None if it has none."""
+        event = self._recording.events[index]
+        if event.step not in self._calls:
+            return None
+        return self._partner(event, self._references.own(event.step))
+
     def was_compared(self, index: int) -> bool:
         """Whether an event has been asked for already."""
         return index in self._known

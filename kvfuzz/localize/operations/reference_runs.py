@@ -108,6 +108,11 @@ class ReferenceRun:
             self._values[module] = index_values(own)
         return self._values[module]
 
+    @cached_property
+    def every_value(self) -> Mapping[_Shape, ValueIndex]:
+        """The values of all operations, by their shape."""
+        return index_values(self.recording.events)
+
     def noise_of(self, event: Event) -> float:
         """Returns the noise of `event`, relative to its scale."""
         event = event.same or event

@@ -23,8 +23,7 @@ _COPYING = {"to", "clone", "type_as", "float", "double", "half", "bfloat16", "co
     "cpu",
     "cuda",
 }
-# These give some entries of their operands, in another place.
-_MOVING = {
+MOVING = {
     "__getitem__",
     "index_select",
     "repeat_interleave",
@@ -38,9 +37,10 @@ _MOVING = {
     "flatten",
     "pad",
 }
+"""The operations that give some entries of their operands, in another place."""
 
 
-TOUCHING = ALLOCATING | _COPYING | _MOVING
+TOUCHING = ALLOCATING | _COPYING | MOVING
 """The operations that `UnwrittenMemory.note` is to be told of, besides those that write."""
 Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 """A function with its arguments."""
@@ -67,7 +67,7 @@ class UnwrittenMemory:
             self._write(name, call, result)
         elif name in _COPYING:
             self._copy(call[1], result)
-        elif self._written and name in _MOVING:
+        elif self._written and name in MOVING:
             self._move(call, result)
 
     def is_read(self, operands: Iterable[Tensor], result: Tensor) -> bool:
