@@ -37,7 +37,8 @@ class Divergence:
     None where there is none; `source` is the line that did. `partner` is the line that computed the
     same in the path that it is compared with, where that is another; `caller` is the line of the
     module's forward that called the function of `source`, where that is another. `helper` is the
-    line that computed the state, if `source` called it wrongly. Positions, rows and channels are -1
+    line that computed the state, if `source` called it wrongly. `candidates` are the lines that may
+    be wrong, `source` first, where it cannot be told which is. Positions, rows and channels are -1
     where the state has none.
     """
 
@@ -55,6 +56,7 @@ class Divergence:
     partner: Line | None = None
     caller: Line | None = None
     helper: Line | None = None
+    candidates: tuple[Line, ...] = ()
 
     @property
     def excess(self) -> float:
@@ -79,6 +81,7 @@ class Divergence:
             "partner": str(self.partner) if self.partner else None,
             "caller": asdict(self.caller) if self.caller else None,
             "helper": asdict(self.helper) if self.helper else None,
+            "candidates": [str(line) for line in self.candidates],
         }
 
 
@@ -126,6 +129,11 @@ class Location:
     cells: tuple[SiteDifference, ...] = ()
     notes: tuple[str, ...] = ()
     cost: float | None = None
+
+    @property
+    def candidates(self) -> tuple[Line, ...]:
+        """The lines that may be wrong, where it cannot be told which is; none where it can."""
+        return self.first.candidates if self.first else ()
 
     @property
     def located(self) -> bool:

@@ -286,6 +286,9 @@ def _location_lines(case: Case, location: Location, first: Divergence) -> list[s
         lines.append(f"    in {first.source.function} of {first.module}{called}")
     if first.helper is not None:
         lines.append(f"    by way of {first.helper}, which is right in other calls")
+    if first.candidates:
+        others = ", ".join(map(str, first.candidates[1:]))
+        lines.append(f"    unsure: it may be {others} as well")
     if first.partner is not None:
         lines.append(f"    compared with {first.partner}: {first.partner.text}")
     lines.append(f"  look first at: {location.advice}")

@@ -48,7 +48,7 @@ def find_last_difference(traced: TracedCase, step: int) -> int | None:
 def find_first_difference(traced: TracedCase, last: int) -> ComparedEvent | None:
     """Returns the earliest state that differs of those that event number `last` was made from; None
     if there is none."""
-    behind = _behind(traced.recording.events, traced.comparisons, last)
+    behind = _behind(traced, last)
     return _first_of(traced.comparisons, behind)
 
 
@@ -63,7 +63,7 @@ def find_first_difference_after(
     wrong one, and the first difference to report comes after it.
     """
     events, found = traced.recording.events, traced.comparisons
-    behind = _behind(events, found, last)
+    behind = _behind(traced, last)
     into = {blamed.index}
     for event in events[blamed.index + 1 :]:
         if event.index in behind and into.intersection(event.inputs):
@@ -77,28 +77,30 @@ def _first_of(found: Comparisons, indices: set[int]) -> ComparedEvent | None:
     return next((one for one in there if one is not None and one.differs), None)
 
 
-def _behind(events: Sequence[Event], found: Comparisons, last: int) -> set[int]:
+def _behind(traced: TracedCase, last: int) -> set[int]:
     """Returns the events that number `last` was made from, without going past one that is right."""
+    events, known = traced.recording.events, dict[int, bool]()
     behind, waiting = {last}, [last]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if source in behind or ((one := found.of(source)) is not None and not one.differs):
+            if source in behind or is_right(traced, events[source], known):
                 continue
             behind.add(source)
             waiting.append(source)
     return behind
 
 
-def find_culprit(
+def find_culprits(
     traced: TracedCase, first: Event, last: int, operation: int | None = None
-) -> Event:
-    """Returns the operation to blame for `first`, the first state that differs of those that event
-    number `last` was made from. `operation` is the number of a step whose operation on the cache is
-    known to be wrong: what came before it is right.
+) -> list[Event]:
+    """Returns the operations that may be to blame for `first`, the first state that differs of those
+    that event number `last` was made from; the likeliest comes first. `operation` is the number of
+    a step whose operation on the cache is known to be wrong: what came before it is right.
 
-    That is the earliest operation without a counterpart that is not right: among those that `first`
-    was made from, and among those in its step that `last` was made from. Without any, it is the
-    operation that made `first`.
+    These are the operations without a counterpart that are not right, among those that `first` was
+    made from, and among those in its step that `last` was made from, and the one that made `first`.
+    The earliest is the likeliest. One of an earlier step that went into its logits is not among
+    them, since these are right.
     """
     behind_last = _unmatched_behind(traced, traced.recording.events[last])
     behind_first = _unmatched_behind(traced, first)
@@ -106,14 +108,32 @@ def find_culprit(
     own = [event for event in unmatched if event.operation != OUTPUT and event.places]
     if operation is not None:
         if writes := [e for e in behind_first if e.step == operation and e.writes and e.places]:
-            return writes[-1]  # what it wrote into a cache last is what is read
+            return writes[-1:]  # what it wrote into a cache last is what is read
         own = [event for event in own if event.step >= operation]
     # Padded rows are compared without their padding. If attention is the first to differ, and all
     # that it was made from is in both runs, then it must have attended to padding.
     padded = first.operation in ATTENDING and not traced.sizes[first.step].plain
     if padded and all(_is_in_both(traced, e) for e in own if e.index < first.index):
-        return _mask_of(traced, first) or first
-    return min((*own, first), key=lambda event: event.index)
+        return [_mask_of(traced, first) or first]
+    found = _not_cleared(traced, [*own, first], last)
+    return sorted(found, key=lambda event: event.index)
+
+
+def _not_cleared(traced: TracedCase, events: Sequence[Event], last: int) -> list[Event]:
+    """Returns those of `events` that have not gone into the logits of a step before that of event
+    number `last`, which are right; all of them where each of them has."""
+    cleared: set[int] = set()
+    step = traced.recording.events[last].step
+    for before in {event.step for event in events if event.step < step}:
+        own = traced.recording.of(before)
+        logits = find_logits(own)
+        waiting = [logits.index] if logits is not None else []
+        while waiting:
+            for source in traced.recording.events[waiting.pop()].inputs:
+                if source not in cleared:
+                    cleared.add(source)
+                    waiting.append(source)
+    return [event for event in events if event.index not in cleared] or list(events)
 
 
 def _is_in_both(traced: TracedCase, event: Event) -> bool:
@@ -192,7 +212,8 @@ def is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
             or _is_partly_written(traced, event)
         )
         sources = [traced.recording.events[index] for index in event.inputs]
-        if not known[event.index] and not event.unseen and _only_reshapes(event, sources):
+        follows = _only_reshapes(event, sources) or traced.comparisons.is_partial(event.index)
+        if not known[event.index] and not event.unseen and follows:
             known[event.index] = all(is_right(traced, source, known) for source in sources)
     return known[event.index]
 
@@ -295,22 +316,21 @@ def _holds(reference: StepReference, event: Event) -> bool:
             _same(event, other, sizes) for other in those.find(largest)
         ):
             return True
-    if not sizes.plain or sizes.fed != 1:
+    if not sizes.plain:
         return False
     every = reference.run.every_value
-    if event.operation not in _MOVING and _values_within(event, every.values()):
+    if sizes.fed == 1 and event.operation not in _MOVING and _values_within(event, every.values()):
         return True
     return _holds_without_axis(reference, event, largest)
 
 
 def _holds_without_axis(reference: StepReference, event: Event, largest: torch.Tensor) -> bool:
-    """Whether any module of the reference has the values of `event`, made for one token, at the
-    position of that token or of all tokens so far. A branch for one token may have no axis for it,
+    """Whether any module of the reference has the values of `event` at the position of a new token
+    or of all tokens so far. Code that takes one token after the other may have no axis for them,
     and call other methods than `forward`."""
     sizes = reference.sizes
-    (position,) = sizes.groups[0].new_positions
     for shape, those in reference.run.every_value.items():
-        views = _views_of(tuple(event.output.shape), shape, sizes, position)
+        views = _views_of(tuple(event.output.shape), shape, sizes)
         for other in those.find(largest) if views else ():
             if any(
                 is_close(event.output, other.output[view].reshape(event.output.shape))
@@ -321,7 +341,7 @@ def _holds_without_axis(reference: StepReference, event: Event, largest: torch.T
 
 
 def _views_of(
-    mine: tuple[int, ...], theirs: tuple[int, ...], sizes: AxisSizes, position: int
+    mine: tuple[int, ...], theirs: tuple[int, ...], sizes: AxisSizes
 ) -> list[tuple[slice | int, ...]]:
     """Returns the indices that take from a state of the shape `theirs` one of the shape `mine`."""
     found: list[tuple[slice | int, ...]] = []
@@ -331,7 +351,7 @@ def _views_of(
         before, after = theirs[:axis], theirs[axis + 1 :]
         rest = (slice(None),) * axis
         if mine in (before + after, (*before, 1, *after)):
-            found.append((*rest, position))
+            found += [(*rest, position) for position in sizes.groups[0].new_positions]
         if mine == (*before, sizes.slots, *after):
             found.append((*rest, slice(sizes.slots)))
     return found

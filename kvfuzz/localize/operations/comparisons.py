@@ -35,6 +35,7 @@ class Comparisons(Mapping[int, ComparedEvent]):
         self._calls = {s.index: _call(recording.of(s.index), s) for s in steps if s.feeds}
         self._known: dict[int, ComparedEvent | None] = {}
         self._pairs: dict[tuple[int, int], Pairs] = {}
+        self._partial: set[int] = set()
         self._same: dict[tuple[int, int, int, int | None], ComparedEvent | None] = {}
 
     def of(self, index: int) -> ComparedEvent | None:
@@ -121,12 +122,22 @@ class Comparisons(Mapping[int, ComparedEvent]):
         return self._pairs[key].get(event.index)
 
     def _unless_older(self, one: ComparedEvent) -> ComparedEvent | None:
-        """Returns `one`, or None if it is a state as it was before the call, without positions: the
-        reference begins with the first token, so its state from before is another."""
-        call = self._calls[one.event.step]
-        if one.pieces[0].positions or not call.start or one.event.index in call.fresh:
+        """Returns `one`, or None if it is a state as it was before the call, or one made of the
+        tokens of the call alone, without positions: the reference begins with the first token, so
+        its own are others."""
+        call, index = self._calls[one.event.step], one.event.index
+        if one.pieces[0].positions or not call.start:
             return one
+        if index in call.fresh and (index in call.carried or not one.differs):
+            return one
+        if index in call.fresh:
+            self._partial.add(index)
         return None
+
+    def is_partial(self, index: int) -> bool:
+        """Whether event number `index` is a sum or the like over the tokens of its call alone,
+        which the reference takes over all tokens."""
+        return self.of(index) is None and index in self._partial
 
     def _token_axis(self, event: Event, partner: Event, reference: StepReference) -> int | None:
         """Returns the axis of the tokens of `event` where its shape alone does not tell, -1 if it
@@ -164,24 +175,35 @@ class Comparisons(Mapping[int, ComparedEvent]):
 @dataclass(frozen=True)
 class _Call:
     """What is known of the events of one step: how many tokens the first row had before it, the
-    index of its logits, and the `fresh` events, made from what the call was given (tokens, mask or
-    positions)."""
+    index of its logits, the `fresh` events, made from what the call was given (tokens, mask or
+    positions), and the `carried` ones, made from what earlier calls have left."""
 
     groups: EventGroups
     start: int
     logits: int
     fresh: frozenset[int]
+    carried: frozenset[int]
 
 
 def _call(events: Sequence[Event], step: Step) -> _Call:
-    fresh: set[int] = set()
+    fresh, carried = set[int](), set[int]()
+    begin = events[0].index if events else 0
     for event in events:
+        before = event.places and any(index < begin for index in event.inputs)
+        if event.unseen or before or not carried.isdisjoint(event.inputs):
+            carried.add(event.index)
         # `kvfuzz.subjects.run` makes the inputs of the call, and its lines are never named.
         if not event.places or not fresh.isdisjoint(event.inputs):
             fresh.add(event.index)
     logits = find_logits(events)
     start = len(real_tokens(step.before[0])) if step.before else 0
-    return _Call(group_events(events), start, logits.index if logits else -1, frozenset(fresh))
+    return _Call(
+        group_events(events),
+        start,
+        logits.index if logits else -1,
+        frozenset(fresh),
+        frozenset(carried),
+    )
 
 
 def _allow_noise(one: ComparedEvent, reference: StepReference) -> ComparedEvent:

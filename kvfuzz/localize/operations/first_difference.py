@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from kvfuzz.case.layout import slot_positions
 from kvfuzz.localize.location import Divergence, Line, SiteDifference
 from kvfuzz.localize.operations.blame import (
-    find_culprit,
+    find_culprits,
     find_first_difference,
     find_first_difference_after,
     find_last_difference,
 )
 from kvfuzz.localize.operations.call_sites import find_faulty_call
+from kvfuzz.localize.operations.candidates import find_candidates
 from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.evicted import find_eviction
+from kvfuzz.localize.operations.misread import find_left_out
 from kvfuzz.localize.operations.sites import Sites, owner_of
 from kvfuzz.localize.operations.source_lines import forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase
@@ -42,11 +44,11 @@ def find_first(
     evicted = find_eviction(traced, first)
     if evicted is not None:
         return _divergence(traced, first, evicted.event), first, evicted.event
-    blamed = find_uninitialised_read(traced, last) or find_culprit(
-        traced, first.event, last, operation
-    )
+    read = find_uninitialised_read(traced, last)
+    suspects = [read] if read else find_culprits(traced, first.event, last, operation)
+    blamed = suspects[0]
     first = find_first_difference_after(traced, blamed, last) or first
-    return _divergence(traced, first, blamed), first, blamed
+    return _divergence(traced, first, blamed, suspects), first, blamed
 
 
 def shows_logits(traced: TracedCase) -> bool:
@@ -123,7 +125,9 @@ def _first_latent(traced: TracedCase, step: int) -> int | None:
     return next((one.event.index for one in _latent(traced, step)), None)
 
 
-def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Divergence:
+def _divergence(
+    traced: TracedCase, first: ComparedEvent, blamed: Event, suspects: Sequence[Event] = ()
+) -> Divergence:
     worst = find_worst(first)
     step = blamed.step
     # A step that feeds nothing, like a crop, can only change the cache.
@@ -139,6 +143,10 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
     helper, call = None, find_faulty_call(traced, blamed)
     if call is not None and line is not None and line == line_at(blamed.places[0]):
         helper, line = line, line_at(call)
+    left_out = find_left_out(traced, blamed)
+    if left_out is not None:
+        line, caller = recording.line_of(left_out, owner), forward_line(left_out.places)
+        helper, suspects = None, ()
     reference = traced.references.own(first.event.step).run.recording
     partner = reference.line_of(first.partner, owner)
     return Divergence(
@@ -155,6 +163,7 @@ def _divergence(traced: TracedCase, first: ComparedEvent, blamed: Event) -> Dive
         partner=partner if partner != line else None,
         caller=caller if line and caller and caller.function != line.function else None,
         helper=helper,
+        candidates=find_candidates(traced, suspects, line, owner),
     )
 
 

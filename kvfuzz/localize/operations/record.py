@@ -47,7 +47,8 @@ _NO_STATE = {bool, int, float, str, torch.Size, torch.dtype, torch.device, torch
 
 
 class Detail(IntEnum):
-    """What is kept of each result: its numbers; also where it was made; also what from."""
+    """What is kept of each result: its numbers; also where and from which others it was made; also
+    what else it was made from."""
 
     NUMBERS = 1
     LINES = 2
@@ -175,14 +176,12 @@ class _Recorder(TorchFunctionMode):
                 with torch._C.DisableTorchFunction():
                     call = func, args, kwargs or {}
                     self._memory.note(name, call, target, writes=changed is not None)
-            self._keep(name, places, results, changed, self._operands(name, args, kwargs))
+            self._keep(name, places, results, changed, self._operands(args, kwargs))
         return result
 
-    def _operands(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
-    ) -> list[Tensor]:
+    def _operands(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Tensor]:
         """Returns the operands of an operation, as far as this detail needs them."""
-        if not (self._sources or (self._lines and name in TAPPED)):
+        if not self._lines:
             return []
         return tensors_in(args) + tensors_in(kwargs) if kwargs else tensors_in(args)
 
@@ -226,10 +225,11 @@ class _Recorder(TorchFunctionMode):
             for operand in operands:
                 known = self._dataflow.producers(operand)
                 made.update(known)
-                if not known and id(operand) not in self._weights:
+                if self._sources and not known and id(operand) not in self._weights:
                     event.unseen |= not isinstance(operand, nn.Parameter)
             event.inputs = tuple(sorted(made))
-            event.reads_unwritten = self._memory.is_read(operands, result)
+            if self._sources:
+                event.reads_unwritten = self._memory.is_read(operands, result)
             if event.operation in TAPPED and not any(id(t) in self._weights for t in operands):
                 event.taps = tuple(map(self._copy, operands))
                 self._bytes += sum(tap.nbytes for tap in event.taps)

@@ -1,0 +1,58 @@
+"""Finds an operation that reads another state than its counterpart in the reference run does.
+
+A wrong variable, swapped arguments and a statement that is left out change no number before they
+are read: all states are right, and the first wrong one is made of the wrong ones of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvfuzz.localize.operations.blame import is_right
+from kvfuzz.localize.operations.events import OUTPUT, Event
+from kvfuzz.localize.operations.pair import event_key
+from kvfuzz.localize.operations.traced_case import TracedCase
+
+# Views and copies hand a state on: which of them an operation reads makes no difference.
+_FEW = 24
+
+
+def find_left_out(traced: TracedCase, blamed: Event) -> Event | None:
+    """Returns the operation of the reference run that `blamed` should have read the result of, and
+    that its own step has left out; None if there is no such operation.
+
+    It is one of the model's code, made from what `blamed` has read in its place.
+    """
+    partner = traced.comparisons.partner_of(blamed.index)
+    if partner is None or blamed.operation == OUTPUT or len(blamed.inputs) > _FEW:
+        return None
+    events, known = traced.recording.events, dict[int, bool]()
+    sources = [events[index] for index in blamed.inputs]
+    if not all(is_right(traced, source, known) for source in sources):
+        return None
+    run = traced.references.own(blamed.step).run
+    read = {one.index for source in sources if (one := _partner(traced, source)) is not None}
+    theirs = [run.recording.events[index] for index in partner.inputs]
+    ran = {event_key(event) for event in traced.recording.of(blamed.step)}
+    for missing in theirs:
+        alone = missing.index not in read and event_key(missing) not in ran
+        if alone and missing.places and read.intersection(_behind(run.recording.events, missing)):
+            return missing
+    return None
+
+
+def _partner(traced: TracedCase, event: Event) -> Event | None:
+    found = traced.comparisons.partner_of(event.index)
+    return found.same or found if found is not None else None
+
+
+def _behind(events: Sequence[Event], event: Event) -> set[int]:
+    """Returns what `event` was made from, by way of at most a few operations on its own line."""
+    found: set[int] = set()
+    waiting = [event.index]
+    while waiting and len(found) < _FEW:
+        for index in events[waiting.pop()].inputs:
+            found.add(index)
+            if events[index].place == event.place:
+                waiting.append(index)
+    return found
