@@ -40,7 +40,8 @@ CAUSES: Mapping[str, str] = {
     "evicted keys": "what {layer} drops from its cache or overwrites there while it is still "
     "attended to, at the {token} token{seen}",
     "not repeatable": "what is not the same in every run, at the {token} token{seen}",
-    "unknown": "the line named, at the {token} token: nothing tells one cause from the others",
+    "unknown": "the line named, at the {token} token: nothing tells one cause from the others"
+    "{seen}",
     "residual": "the residual connection {where} in {layer}, at the {token} token{seen}",
     "mlp": "the MLP of {layer}, at the {token} token{seen}",
     "readout": "the readout, at the {token} token{seen}",
@@ -95,7 +96,9 @@ class Facts:
     whether it is carried from call to call and is no key or value. `window` is that of the layer,
     in tokens, None for all. `uninitialised` says that the operation to blame computed with memory
     that nothing had been written to, `evicted` in words which key is gone, and `vague` that the
-    site does not separate the cause from others.
+    site does not separate the cause from others. `factor` says in words by what the line named
+    multiplies, None where it is not known and is another than that of the state; `unplaced` that no
+    position numbers were seen to agree.
     """
 
     operation: str | None = None
@@ -108,6 +111,8 @@ class Facts:
     uninitialised: bool = False
     evicted: str = ""
     vague: bool = False
+    factor: str | None = ""
+    unplaced: bool = False
 
 
 def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tuple[str, str]:
@@ -121,7 +126,10 @@ def find_cause(site: Site, position: int, state: WrongState, facts: Facts) -> tu
     if facts.operation and facts.proof:
         return _OF_OPERATION.get(facts.operation, "stale state"), facts.proof
     if shown is not None:
-        return _cause_at(shown[0], site, facts), shown[1]
+        cause, seen = _cause_at(shown[0], site, facts), shown[1]
+        if cause == "scale" and facts.factor is None:
+            return cause, "the state is a multiple of what it should be"
+        return cause, (facts.factor or seen) if cause == "scale" else seen
     if facts.operated or (facts.operation and facts.earlier):
         cause = _OF_OPERATION.get(facts.operation or "", "stale state")
         return cause, f"the last operation was {facts.operation}"
@@ -142,6 +150,8 @@ def _cause_at(cause: str, site: Site, facts: Facts) -> str:
         return "stale state"
     if cause == "rope scaling" and site.kind not in ("kv", "cache"):
         return _OF_KIND[site.kind]
+    if cause == "rope scaling" and facts.unplaced:
+        return "unknown"  # at another position its vectors have the same lengths as well
     if cause == "position index" and site.kind not in ("position", "kv", "cache"):
         return _OF_KIND[site.kind]  # the whole numbers are those of a mask
     if cause == "position index" and facts.operation in _SHORTENING:

@@ -142,11 +142,11 @@ def _scaled(trial: _Trial) -> tuple[str, str] | None:
         return None
     factor = float(mine @ theirs) / square
     if factor and _alike(mine, factor * theirs):
-        return "scale", f"it is {_few_digits(factor)} times what it should be"
+        return "scale", f"it is {few_digits(factor)} times what it should be"
     return None
 
 
-def _few_digits(factor: float) -> str:
+def few_digits(factor: float) -> str:
     """Returns a factor in as few digits as tell it from another one, at least four: 1.00001 is not
     1."""
     texts = (f"{factor:.{digits}g}" for digits in range(4, 13))

@@ -10,9 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvfuzz.case.case import Case, Step
+from kvfuzz.case.case import Case
 from kvfuzz.case.layout import fed_positions, layout, slot_positions
 from kvfuzz.localize.causes import advice
+from kvfuzz.localize.changed_runs import find_leak, record_cached, record_whole
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.location import Divergence, Location
 from kvfuzz.localize.operations.align import axis_sizes
@@ -38,7 +39,21 @@ def locate_by_law(factory: Factory, case: Case, law: str, precision: bool) -> Lo
         return locate_cast(factory, case)
     if law == "repeatability":
         return locate_repetition(factory, case)
+    if law in ("isolation", "causality"):
+        return locate_leak(factory, case, law)
     return locate(factory, case, strict=True) if law == "latent" else None
+
+
+def locate_leak(factory: Factory, case: Case, law: str) -> Location | None:
+    """Returns the first line whose result for a token moves when another row (`law` "isolation") or
+    a later token ("causality") is changed; None if no state shows it."""
+    with seeded(case.seed):
+        found = find_leak(factory.subject(case), case, law)
+    if found is None:
+        return None
+    recording, event, apart = found
+    what = "another row" if law == "isolation" else "a later token"
+    return _location(recording, case, event, apart, "unknown", f"it moves with {what}")
 
 
 def locate_cast(factory: Factory, case: Case) -> Location | None:
@@ -46,7 +61,7 @@ def locate_cast(factory: Factory, case: Case) -> Location | None:
     uncached path does not make; None if no operation of torch in the model's code does."""
     with seeded(case.seed):
         subject = factory.subject(case)
-        recording = _record_cached(subject, case)
+        recording = record_cached(subject, case)
         watched = WatchedSubject(subject)
         with record(watched) as whole:
             whole.step = 0
@@ -79,7 +94,7 @@ def locate_repetition(factory: Factory, case: Case) -> Location | None:
     with seeded(case.seed):
         subject = factory.subject(case)
         rows = layout(case).sequences
-        for again in (lambda: _record_cached(subject, case), lambda: _record_whole(subject, rows)):
+        for again in (lambda: record_cached(subject, case), lambda: record_whole(subject, rows)):
             found = _first_change(subject, case, again)
             if found is not None:
                 return found
@@ -103,24 +118,6 @@ def _first_change(subject: Subject, case: Case, run: Callable[[], Recording]) ->
             seen = "it is drawn at random" if drawn else "an earlier call has changed it"
             return _location(one, case, event, apart, "not repeatable", seen)
     return None
-
-
-def _record_cached(subject: Subject, case: Case) -> Recording:
-    with record(WatchedSubject(subject)) as recording:
-
-        def begin(step: Step) -> None:
-            recording.step = step.index
-
-        with suppress(CachedPathRaised, Refused):
-            run_cached(subject, case, begin=begin)
-    return recording
-
-
-def _record_whole(subject: Subject, rows: tuple[tuple[int, ...], ...]) -> Recording:
-    with record(WatchedSubject(subject)) as recording:
-        recording.step = 0
-        run_uncached(subject, rows)
-    return recording
 
 
 def _location(

@@ -10,7 +10,7 @@ from kvfuzz.case.schedule import Padded
 from kvfuzz.localize.operations import reference_runs as references_module
 from kvfuzz.localize.operations.align import axis_sizes
 from kvfuzz.localize.operations.blame import (
-    find_culprit,
+    find_culprits,
     find_first_difference,
     find_last_difference,
 )
@@ -179,7 +179,7 @@ def test_the_noise_of_the_states_of_a_decoder_is_measured(subject):
 def blamed(found):
     last = find_last_difference(found, found.diverging_step)
     first = find_first_difference(found, last)
-    return first, find_culprit(found, first.event, last)
+    return first, find_culprits(found, first.event, last)[0]
 
 
 def test_a_right_operation_is_not_blamed():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfuzz.localize.operations.blame import is_right
 from kvfuzz.localize.operations.events import Event
+from kvfuzz.localize.operations.rightness import is_right
 from kvfuzz.localize.operations.source_lines import SourcePlace
 from kvfuzz.localize.operations.traced_case import TracedCase
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kvfuzz.localize.location import Line
 from kvfuzz.localize.operations.events import Event
+from kvfuzz.localize.operations.rightness import MOVES
 from kvfuzz.localize.operations.traced_case import TracedCase
 
 _MOST = 4
@@ -18,7 +19,7 @@ def find_candidates(
 
     `suspects` are the operations that may be to blame, the likeliest first. One that is made from
     another is its consequence. But a state that both runs have may differ rightly, if operations
-    that only one has complete it; and what the first of them reads from an earlier step may be
+    that only one has complete it; and what the first of them moves from an earlier step may be
     wrong, though a reference of the same code has it too.
     """
     if not suspects or named is None:
@@ -30,7 +31,9 @@ def find_candidates(
     may_be += [
         events[index]
         for index in suspects[0].inputs
-        if 0 <= events[index].step < suspects[0].step and events[index].places
+        if suspects[0].operation in MOVES
+        and 0 <= events[index].step < suspects[0].step
+        and events[index].places
     ]
     lines = (traced.recording.line_of(event, owner) for event in may_be)
     found = tuple(dict.fromkeys(filter(None, (named, *lines))))

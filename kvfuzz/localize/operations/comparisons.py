@@ -23,6 +23,8 @@ from kvfuzz.localize.operations.pair import (
 )
 from kvfuzz.localize.operations.reference_runs import ReferenceRuns, StepReference
 
+_CUMULATIVE = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+
 
 class Comparisons(Mapping[int, ComparedEvent]):
     """The comparison of each event with its counterpart, by the event's index; events without a
@@ -126,7 +128,8 @@ class Comparisons(Mapping[int, ComparedEvent]):
         tokens of the call alone, without positions: the reference begins with the first token, so
         its own are others."""
         call, index = self._calls[one.event.step], one.event.index
-        if one.pieces[0].positions or not call.start:
+        summed = one.event.operation in _CUMULATIVE and index not in call.carried
+        if not call.start or (one.pieces[0].positions and not summed):
             return one
         if index in call.fresh and (index in call.carried or not one.differs):
             return one

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvfuzz.localize.causes import Facts
-from kvfuzz.localize.lookalikes import WrongState, to_table
+from kvfuzz.localize.lookalikes import WrongState, few_digits, to_table
 from kvfuzz.localize.operations.align import align
 from kvfuzz.localize.operations.compare_states import ComparedEvent, in_order
 from kvfuzz.localize.operations.difference import abs_difference, allowed_for
@@ -104,8 +104,23 @@ def find_facts(
         window=window,
         evicted=_name_eviction(traced, compared, blamed),
         vague=_is_vague(blamed, site),
+        factor="" if blamed.index == compared.event.index else _factor(traced, blamed),
+        unplaced="positions agree" not in find_evidence(traced, compared.event.step),
         uninitialised=blamed.reads_unwritten and bool(blamed.output.isnan().any()),
     )
+
+
+def _factor(traced: TracedCase, blamed: Event) -> str | None:
+    """Returns in words by what `blamed` multiplies the one state that it is made from; None if it
+    does something else."""
+    sources = [traced.recording.events[index].output for index in blamed.inputs]
+    if len(sources) != 1 or sources[0].shape != blamed.output.shape:
+        return None
+    before, after = sources[0].double().flatten(), blamed.output.double().flatten()
+    square = float(before @ before) if blamed.output.is_floating_point() else 0.0
+    factor = float(after @ before) / square if square else 0.0
+    exact = factor and bool(torch.allclose(after, factor * before, rtol=1e-12, atol=0.0))
+    return f"it multiplies by {few_digits(factor)}" if exact else None
 
 
 def _name_eviction(traced: TracedCase, compared: ComparedEvent, blamed: Event) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvfuzz.localize.operations.blame import is_right
 from kvfuzz.localize.operations.events import OUTPUT, Event
 from kvfuzz.localize.operations.pair import event_key
+from kvfuzz.localize.operations.rightness import is_right
 from kvfuzz.localize.operations.traced_case import TracedCase
 
 # Views and copies hand a state on: which of them an operation reads makes no difference.
