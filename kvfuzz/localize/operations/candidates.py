@@ -10,6 +10,7 @@ from kvfuzz.localize.operations.rightness import MOVES
 from kvfuzz.localize.operations.traced_case import TracedCase
 
 _MOST = 4
+_FLATTENING = ("view", "reshape", "flatten", "unflatten")
 
 
 def find_candidates(
@@ -19,8 +20,8 @@ def find_candidates(
 
     `suspects` are the operations that may be to blame, the likeliest first. One that is made from
     another is its consequence. But a state that both runs have may differ rightly, if operations
-    that only one has complete it; and what the first of them moves from an earlier step may be
-    wrong, though a reference of the same code has it too.
+    that only one has complete it; and what the first of them moves from an earlier step, or
+    gives another shape, may be wrong, though a reference of the same code has it too.
     """
     if not suspects or named is None:
         return ()
@@ -35,9 +36,18 @@ def find_candidates(
         and 0 <= events[index].step < suspects[0].step
         and events[index].places
     ]
+    may_be += _reshaped(traced, suspects[0])
     lines = (traced.recording.line_of(event, owner) for event in may_be)
     found = tuple(dict.fromkeys(filter(None, (named, *lines))))
     return found[:_MOST] if len(found) > 1 else ()
+
+
+def _reshaped(traced: TracedCase, blamed: Event) -> list[Event]:
+    """Returns what `blamed` was made from, if it only gives that another shape and both runs have
+    it: its axes may be in a wrong order in both, and only mix tokens where there are several."""
+    if blamed.operation not in _FLATTENING or traced.comparisons.of(blamed.index) is None:
+        return []
+    return [traced.recording.events[index] for index in blamed.inputs]
 
 
 def _roots(traced: TracedCase, suspects: Sequence[Event]) -> list[Event]:
