@@ -135,7 +135,11 @@ def _moves_about(
     # padding is drawn twice as often: a crop removes right padding first.
     sides = ("left padding", *padding) if padding else ()
     begin_padded = [_padding(word, _first_sizes(2), each) for word in sides]
-    start = _either([begin, _either(begin_padded)]) if padded else begin
+    bare = [begin]
+    if focus == "crop":
+        # With a mask some faults of a crop are out of sight, and few slots leave it little to do.
+        bare += [st.integers(LATE, LARGE).map(lambda size: ("feed", size, _NONE))] * 2
+    start = _either([*bare, _either(begin_padded)]) if padded else _either(bare)
     if focus in (MIXED, KEEP):
         first = [start]
     elif focus == "switch":
@@ -144,6 +148,9 @@ def _moves_about(
     else:
         # Every move but padding needs a cache that holds something.
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
+    if focus == "crop":
+        # What a crop leaves behind shows in a call that is too short to write over it.
+        first.append(st.integers(1, 2).map(lambda size: ("feed", size, _NONE)))
     if focus in ("new", "fork") and not has_one_cache(offers):
         kinds.append(_move("switch", each))
     if focus in (MIXED, KEEP):
@@ -201,7 +208,7 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
             return _padding(word, _sizes(2), each)
         case "crop":
             counts = st.one_of(
-                st.integers(1, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER, OVER))
+                st.integers(2, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER, OVER))
             )
             return counts.map(lambda count: (word, count, ()))
         case "reorder" | "select" | "repeat" | "rollback":
