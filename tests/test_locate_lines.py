@@ -93,6 +93,39 @@ def test_where_it_cannot_know_it_says_unsure(name, text, becomes, tmp_path):
     assert found.candidates[0] == found.first.source
 
 
+class Conditional:
+    """Leaves out a statement that stands below a condition, on every decode."""
+
+    vocab_size, max_length = 50, None
+
+    def __init__(self):
+        self.embedding = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
+
+    def run(self, tokens, start, shifts):
+        states = self.embedding[tokens]
+        if shifts:
+            states = states + torch.arange(start, start + tokens.shape[1])[:, None]
+        return states.tanh() @ self.embedding.T
+
+    def uncached(self, tokens):
+        return self.run(tokens, 0, True)
+
+    def new_cache(self, batch):
+        return 0
+
+    def cached(self, tokens, cache):
+        return self.run(tokens, cache, cache == 0), cache + tokens.shape[1]
+
+
+def test_what_a_condition_leaves_out_may_be_the_condition():
+    """Named is what reads the state; the line that was left out is a candidate."""
+    found = kvfuzz.locate(Conditional(), kvfuzz.Case(((3, 5),), (1, 1), 0, "float32"))
+    first, second = found.candidates
+    assert first == found.first.source
+    assert first.text == "return states.tanh() @ self.embedding.T"
+    assert second.text.startswith("states = states + torch.arange")
+
+
 class Fading:
     """The decoder of the README: its history fades on every decode."""
 

@@ -20,7 +20,7 @@ from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.evicted import find_eviction
-from kvfuzz.localize.operations.misread import find_left_out
+from kvfuzz.localize.operations.misread import find_left_out, is_in_deeper_block
 from kvfuzz.localize.operations.sites import Sites, owner_of
 from kvfuzz.localize.operations.source_lines import forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase
@@ -139,14 +139,7 @@ def _divergence(
         position = _first_new_position(traced, first.event.step, worst.row)
     recording = traced.recording
     owner = owner_of(recording.events, recording.blocks)
-    line, caller = recording.line_of(blamed, owner), forward_line(blamed.places)
-    helper, call = None, find_faulty_call(traced, blamed)
-    if call is not None and line is not None and line == line_at(blamed.places[0]):
-        helper, line = line, line_at(call)
-    left_out = find_left_out(traced, blamed)
-    if left_out is not None:
-        line, caller = recording.line_of(left_out, owner), forward_line(left_out.places)
-        helper, suspects = None, ()
+    line, caller, helper, candidates = _named(traced, blamed, suspects, owner)
     reference = traced.references.own(first.event.step).run.recording
     partner = reference.line_of(first.partner, owner)
     return Divergence(
@@ -163,8 +156,26 @@ def _divergence(
         partner=partner if partner != line else None,
         caller=caller if line and caller and caller.function != line.function else None,
         helper=helper,
-        candidates=find_candidates(traced, suspects, line, owner),
+        candidates=candidates,
     )
+
+
+def _named(
+    traced: TracedCase, blamed: Event, suspects: Sequence[Event], owner: str
+) -> tuple[Line | None, Line | None, Line | None, tuple[Line, ...]]:
+    """Returns the line to name for `blamed`, the line of a forward that called it, the helper that
+    was called wrongly, and the candidates."""
+    line, caller = traced.recording.line_of(blamed, owner), forward_line(blamed.places)
+    left_out = find_left_out(traced, blamed)
+    if left_out is not None:
+        other = traced.recording.line_of(left_out, owner)
+        if line is not None and other is not None and is_in_deeper_block(left_out, blamed):
+            return line, caller, None, (line, other)  # or the condition around it is wrong
+        return other, forward_line(left_out.places), None, ()
+    call = find_faulty_call(traced, blamed)
+    if call is not None and line is not None and line == line_at(blamed.places[0]):
+        return line_at(call), caller, line, find_candidates(traced, suspects, line_at(call), owner)
+    return line, caller, None, find_candidates(traced, suspects, line, owner)
 
 
 def _layer_reading(traced: TracedCase, blamed: Event) -> int:

@@ -6,6 +6,7 @@ are read: all states are right, and the first wrong one is made of the wrong one
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Sequence
 
 from kvfuzz.localize.operations.events import OUTPUT, Event
@@ -39,6 +40,15 @@ def find_left_out(traced: TracedCase, blamed: Event) -> Event | None:
         if alone and missing.places and read.intersection(_behind(run.recording.events, missing)):
             return missing
     return None
+
+
+def is_in_deeper_block(event: Event, other: Event) -> bool:
+    """Whether the line of `event` is in a block of the function of `other`, such as that of a
+    condition, that the line of `other` is not in."""
+    mine, theirs = event.place, other.place
+    texts = (linecache.getline(filename, number) for filename, number, _ in (mine, theirs))
+    depths = [len(text) - len(text.lstrip()) for text in texts]
+    return (mine[0], mine[2]) == (theirs[0], theirs[2]) and depths[0] > depths[1]
 
 
 def _partner(traced: TracedCase, event: Event) -> Event | None:
