@@ -73,11 +73,11 @@ def _first_of(found: Comparisons, indices: set[int]) -> ComparedEvent | None:
 
 def _behind(traced: TracedCase, last: int) -> set[int]:
     """Returns the events that number `last` was made from, without going past one that is right."""
-    events, known = traced.recording.events, dict[int, bool]()
+    events = traced.recording.events
     behind, waiting = {last}, [last]
     while waiting:
         for source in events[waiting.pop()].inputs:
-            if source in behind or is_right(traced, events[source], known):
+            if source in behind or is_right(traced, events[source]):
                 continue
             behind.add(source)
             waiting.append(source)
@@ -153,7 +153,6 @@ def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
     """Returns the events without a counterpart that `last` was made from, without going past one
     that is right."""
     events = traced.recording.events
-    right: dict[int, bool] = {}
     behind: set[int] = set()
     passed: set[int] = set()
     waiting = [last.index]
@@ -162,9 +161,9 @@ def _unmatched_behind(traced: TracedCase, last: Event) -> list[Event]:
         for source in events[number].inputs:
             if source in behind or source in passed:
                 continue
-            if is_right(traced, events[source], right):
+            if is_right(traced, events[source]):
                 # The same numbers in another order are found as well: what moved them may be wrong.
-                if is_in_any_order(traced, events[source], right):
+                if is_in_any_order(traced, events[source]):
                     passed.add(source)
                     waiting.append(source)
             elif number not in passed or events[source].operation in MOVES:

@@ -22,13 +22,13 @@ def find_faulty_call(traced: TracedCase, blamed: Event) -> SourcePlace | None:
     too many.
     """
     call = _call_of(blamed)
-    events, known = traced.recording.events, dict[int, bool]()
+    events = traced.recording.events
     sources = [events[index] for index in blamed.inputs]
-    if call is None or not all(is_right(traced, source, known) for source in sources):
+    if call is None or not all(is_right(traced, source) for source in sources):
         return None
     line = blamed.places[0], blamed.operation
     same = [e for e in events[: blamed.index] if e.places and (e.places[0], e.operation) == line]
-    right = [e for e in same[-_MOST:] if is_right(traced, e, known)]
+    right = [e for e in same[-_MOST:] if is_right(traced, e)]
     calls = {_call_of(event) for event in right}
     return call if calls and call not in calls else None
 

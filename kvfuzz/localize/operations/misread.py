@@ -27,9 +27,9 @@ def find_left_out(traced: TracedCase, blamed: Event) -> Event | None:
     partner = traced.comparisons.partner_of(blamed.index)
     if partner is None or blamed.operation == OUTPUT or len(blamed.inputs) > _FEW:
         return None
-    events, known = traced.recording.events, dict[int, bool]()
+    events = traced.recording.events
     sources = [events[index] for index in blamed.inputs]
-    if not all(is_right(traced, source, known) for source in sources):
+    if not all(is_right(traced, source) for source in sources):
         return None
     run = traced.references.own(blamed.step).run
     read = {one.index for source in sources if (one := _partner(traced, source)) is not None}

@@ -6,7 +6,7 @@ operation is right if it only reshapes what is right, or if the reference holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import torch
@@ -21,26 +21,27 @@ from kvfuzz.localize.operations.traced_case import TracedCase
 from kvfuzz.localize.operations.unwritten import MOVING
 
 
-def is_right(traced: TracedCase, event: Event, known: dict[int, bool]) -> bool:
+def is_right(traced: TracedCase, event: Event) -> bool:
     """Whether `event` agrees with its counterpart. Without one it is right if it holds nothing yet,
     if it only reshapes what is right, or if the reference run has its values elsewhere in the same
-    module. `known` remembers the answers."""
+    module."""
     if (one := traced.comparisons.of(event.index)) is not None:
         return not one.differs
+    known = traced.right
     if event.index not in known:
         if event.operation in _RESHAPING and _is_misshapen(traced, event):
             known[event.index] = False
             return False
+        sources = [traced.recording.events[index] for index in event.inputs]
+        follows = _only_reshapes(event, sources) or traced.comparisons.is_partial(event.index)
+        # What is cheap to find out comes first.
         known[event.index] = (
             _is_blank(event)
             or _are_positions(traced, event)
+            or (follows and not event.unseen and all(is_right(traced, one) for one in sources))
             or _is_elsewhere(traced, event)
             or _is_partly_written(traced, event)
         )
-        sources = [traced.recording.events[index] for index in event.inputs]
-        follows = _only_reshapes(event, sources) or traced.comparisons.is_partial(event.index)
-        if not known[event.index] and not event.unseen and follows:
-            known[event.index] = all(is_right(traced, source, known) for source in sources)
     return known[event.index]
 
 
@@ -251,9 +252,9 @@ def _is_partly_written(traced: TracedCase, event: Event) -> bool:
     return False
 
 
-def is_in_any_order(traced: TracedCase, event: Event, known: Mapping[int, bool]) -> bool:
+def is_in_any_order(traced: TracedCase, event: Event) -> bool:
     """Whether `event` counts as right only since a reference holds its numbers somewhere."""
-    if event.index not in known or not event.output.is_floating_point():
+    if event.index not in traced.right or not event.output.is_floating_point():
         return False
     largest = event.output.max() if event.output.numel() else event.output
     references = list(traced.references.for_step(event.step))

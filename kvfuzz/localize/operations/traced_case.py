@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -24,7 +24,7 @@ from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncac
 class TracedCase:
     """A recorded run of a case, and the comparison of each event with the references of its step.
     `logits` are those of the run, None where the last step raised; `error` is what it raised, None
-    if it refused the step."""
+    if it refused the step. `right` remembers which events are right."""
 
     recording: Recording
     comparisons: Comparisons
@@ -32,6 +32,7 @@ class TracedCase:
     references: ReferenceRuns
     logits: Tensor | None = None
     error: Exception | None = None
+    right: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def raised(self) -> bool:
