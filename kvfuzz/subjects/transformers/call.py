@@ -73,7 +73,9 @@ class Forward:
             raise NoCache(f"returned no cache: its output holds {', '.join(output)}")
         fed = tokens.shape[1]
         after = replace(state, own=own, slots=state.slots + fed, fresh=state.fresh + fed)
-        return _for_each_token(output.logits, tokens), after
+        # How many logits come back of those that were asked for is judged by who asked.
+        logits = output.logits if self.keep in more else _for_each_token(output.logits, tokens)
+        return logits, after
 
     def _mask(self, mask: Tensor | None, state: CacheState, tokens: Tensor) -> dict[str, Tensor]:
         """The mask as `generate` gives it: 1 for text, over all slots."""
