@@ -95,7 +95,9 @@ def _look_into(value: Any, depth: int) -> Any:
             _fingerprint(each, depth - 1) for each in (*(value.__defaults__ or ()), *cells)
         )
     if depth and hasattr(value, "__dict__") and not isinstance(value, type):
-        return id(value), _fingerprint(dict(vars(value)), depth - 1)
+        named = list(vars(value).items())[:MOST_ITEMS]
+        inside = [(repr(name)[:80], _fingerprint(each, depth - 1)) for name, each in named]
+        return id(value), tuple(inside)
     return id(value)
 
 

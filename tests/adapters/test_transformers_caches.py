@@ -242,7 +242,7 @@ def test_padding_between_tokens_is_refused_where_it_counts():
 def test_what_a_model_takes_is_read_off_it(model_type, arguments, by_mask):
     """Masks and positions are taken where the model does something with them."""
     subject = subject_of(model_type, 0)
-    assert taken(subject) == arguments
+    assert taken(subject) - {"logits_to_keep"} == arguments  # which depends on the release
     assert subject.positions_from_mask is by_mask
 
 

@@ -216,7 +216,7 @@ def test_a_mutant_that_leaves_a_change_behind_forbids_a_score_in_one_process(lea
 def test_a_change_left_in_a_process_goes_with_it(leaving_a_change, workers):
     """The mutant is invalid for that reason, and all others are judged, those that watch too."""
     ids = ("append.prepends", "leaves.a_change", KILLED)
-    found = score("zoo", mutants=ids, seed=1, examples=5, workers=workers, shrink=False)
+    found = score("zoo", mutants=ids, seed=1, examples=20, workers=workers, shrink=False)
     assert {result.id: result.state for result in found.results} == {
         "append.prepends": "killed",
         "leaves.a_change": "invalid",
