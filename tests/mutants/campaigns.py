@@ -14,7 +14,7 @@ from mutants.mutant import mutant, steps
 KILLED = "norm.skips_before_attention"
 SEVERAL = (
     "append.prepends",
-    "crop.drops_one_too_many",
+    "crop.leaves_its_slots_in_sight",
     KILLED,
     "position.restarts_at_each_chunk",
     "reorder.goes_the_other_way",

@@ -65,7 +65,7 @@ def test_the_command_writes_what_the_schema_asks_for(run, tmp_path, schema) -> N
     ids = ("append.prepends", "crop.leaves_its_slots_in_sight", "reuse.reset_leaves_the_blocks")
     file = tmp_path / "mutation.json"
     code, _, _ = run(
-        "score", "zoo", *(word for name in ids for word in ("--mutant", name)), "--examples", 6,
+        "score", "zoo", *(word for name in ids for word in ("--mutant", name)), "--examples", 20,
         "--seed", 1, "--mutation-report", file, "--folder", tmp_path, "--no-shrink",
     )  # fmt: skip
     written = json.loads(file.read_text())

@@ -139,7 +139,7 @@ def test_github_is_told_only_if_asked(run, tmp_path, monkeypatch) -> None:
     """The environment alone changes nothing."""
     summary = tmp_path / "summary.md"
     monkeypatch.setenv(SUMMARY, str(summary))
-    survivor = ("--mutant", "crop.drops_one_too_many", "--folder", tmp_path, "--no-shrink")
+    survivor = ("--mutant", "crop.leaves_its_slots_in_sight", "--folder", tmp_path, "--no-shrink")
     code, out, _ = run(*QUICK, *survivor)
     assert code == 1
     assert "::error" not in out
