@@ -268,8 +268,8 @@ class Generates(Recomputes):
 def test_generation_is_the_same_with_and_without_the_cache():
     """Each prompt of the first step is continued both ways."""
     assert check_law("generation", Generates(), Case(ROWS, (3, 2))).status == "agreed"
-    hunt = kvfuzz.fuzz(Generates, seed=0, examples=30)
-    assert hunt.exercised["generation"] >= 3
+    hunt = kvfuzz.fuzz(Generates, seed=0, examples=40)
+    assert hunt.exercised["generation"] >= 5
 
 
 def test_a_generation_that_differs_names_the_token():
