@@ -65,7 +65,7 @@ class TooLong(BaseException):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one fault. `replaced` counts the draws before it, by why they did not count."""
+    """The outcome of one fault. `replaced` counts the draws before it, by their reasons."""
 
     fault: Fault
     law: str

@@ -159,7 +159,7 @@ def missing_scale(statement: ast.stmt, _: Shapes) -> Iterator[Change]:
 
 
 def stale_value(statement: ast.stmt, _: Shapes) -> Iterator[Change]:
-    """What was computed in the call before is used again."""
+    """The result of the call before is used again."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if not isinstance(
             value, ast.Constant

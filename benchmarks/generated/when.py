@@ -1,4 +1,4 @@
-"""What a drawn fault may ask while a model runs: how much its cache holds, and what was before.
+"""Tells a drawn fault, while a model runs, how much its cache holds, and what was before.
 
 A copy of a model gets `_when`, this module, as a global name. The benchmark says before each call
 how many tokens the cache holds and how many are fed.

@@ -125,8 +125,7 @@ def fuzz(
         check_writable(file)
     with loading(subject):
         from kvfuzz.report.text import found_text, hunt_text
-        from kvfuzz.search.hunt import EXAMPLES
-        from kvfuzz.search.hunt import fuzz as hunt
+        from kvfuzz.search import hunt
         from kvfuzz.subjects.loading import load
 
         settings |= _how_to_judge(settings["laws"], expected_file)
@@ -134,9 +133,9 @@ def fuzz(
         # Worker processes load it again, by its name.
         factory = load(subject, options) if settings["workers"] == 1 else subject
     settings |= {"options": options, "folder": folder, "database": folder / "examples"}
-    total = settings["examples"] or (None if settings["seconds"] else EXAMPLES)
+    total = settings["examples"] or (None if settings["seconds"] else hunt.EXAMPLES)
     with progress_bar(f"fuzzing {subject}", total) as update:
-        found = hunt(
+        found = hunt.fuzz(
             factory,
             progress=lambda done: update(done, total),
             announce=lambda first: click.echo(found_text(first), err=True),

@@ -183,24 +183,35 @@ def tolerance_for(
     if not noise:
         return least(logits, dtype, _leeway(leeway, dtype))
 
-    def measure(rounded: torch.dtype, more: Tensor | float = 0.0) -> Tolerance:
-        """Returns the tolerance by the noise of that dtype, and `more` noise [batch, time]."""
-        found = logits_noise(subject, layout(case).sequences, whole, rounded) + more
-        for row, length in enumerate(layout(case).lengths):
-            found[row, length:] = 0.0  # positions that only fill up a sequence do not count
-        basis: Basis = "own dtype" if isinstance(subject, TwinlessSubject) else "measured"
-        return measured(logits, found, rounded, _leeway(leeway, rounded), basis)
-
     try:
-        tolerance = measure(dtype)
+        tolerance = _by_noise(subject, case, whole, logits, dtype, leeway)
         if dtype != computed:
             rounding = rounding_noise(subject, layout(case).sequences, case, dtype)
             if rounding is not None:
-                tolerance = tolerance.narrowed(measure(computed, rounding))
+                own = _by_noise(subject, case, whole, logits, computed, leeway, rounding)
+                tolerance = tolerance.narrowed(own)
     except Unmeasurable:
         width = getattr(subject, "width", None)
         return constant(logits, width, dtype, _leeway(leeway, dtype))
     return tolerance
+
+
+def _by_noise(
+    subject: Subject,
+    case: Case,
+    whole: Tensor,
+    logits: Tensor,
+    dtype: torch.dtype,
+    leeway: float,
+    more: Tensor | float = 0.0,
+) -> Tolerance:
+    """Returns the tolerance of `logits` by the noise of `whole` in `dtype`, and `more` noise
+    [sequences, time]. Raises Unmeasurable."""
+    found = logits_noise(subject, layout(case).sequences, whole, dtype) + more
+    for row, length in enumerate(layout(case).lengths):
+        found[row, length:] = 0.0  # positions that only fill up a sequence do not count
+    basis: Basis = "own dtype" if isinstance(subject, TwinlessSubject) else "measured"
+    return measured(logits, found, dtype, _leeway(leeway, dtype), basis)
 
 
 def _leeway(leeway: float, dtype: torch.dtype) -> float:

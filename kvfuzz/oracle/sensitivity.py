@@ -71,15 +71,11 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     down, before that call, and then other tokens are fed before it. False for a case that reads no
     cache.
     """
-    calls = [step for step in case.steps() if step.feeds]
-    reading = [number for number, step in enumerate(calls) if step.filled]
-    if not reading:
+    found = _first_calls(case)
+    if found is None:
         return False
-    # The first calls of several caches may all be the first of their cache.
-    first = case.up_to_call(max(MOST_STEPS, 1 + reading[0]))
-    calls = [step for step in first.steps() if step.feeds]
-    readers = [number for number in reading if number < len(calls)]
-    last = calls[readers[-1]]
+    first, index = found
+    last = [step for step in first.steps() if step.feeds][index]
     columns = slice(last.start, last.stop)
     size = CORRUPTION.get(tolerance.dtype, CORRUPTION_COARSE)
     bound, wanted = tolerance.between(last.start, last.stop), expected[:, columns]
@@ -100,8 +96,20 @@ def is_vacuous(subject: Subject, case: Case, expected: Tensor, tolerance: Tolera
     with suppress(Exception):  # an uncached path that raises on other tokens decides nothing
         if noticed(texts.table(run_uncached(subject, texts.sequences))):
             return False
-    corrupting: Any = _Corrupting(subject, readers[-1], size)
+    corrupting: Any = _Corrupting(subject, index, size)
     return unnoticed(corrupting, first) and unnoticed(subject, other)
+
+
+def _first_calls(case: Case) -> tuple[Case, int] | None:
+    """Returns the first calls of `case`, and the number of the last one that reads a cache; None if
+    no call does. Those are MOST_STEPS calls, or more: the first calls of several caches may all be
+    the first of their cache."""
+    calls = [step for step in case.steps() if step.feeds]
+    reading = [number for number, step in enumerate(calls) if step.filled]
+    if not reading:
+        return None
+    count = max(MOST_STEPS, 1 + reading[0])
+    return case.up_to_call(count), [number for number in reading if number < count][-1]
 
 
 def _change_earlier(case: Case, last: Step, vocab_size: int) -> tuple[tuple[int, ...], ...]:

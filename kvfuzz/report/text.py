@@ -11,14 +11,14 @@ from kvfuzz.case.schedule import schedule_text
 from kvfuzz.case.verdict import Impact, Verdict
 from kvfuzz.localize.causes import ordinal
 from kvfuzz.localize.location import Divergence, Location
-from kvfuzz.report.words import given_text, narrow_lines
+from kvfuzz.report.counts import hunt_counts
+from kvfuzz.report.words import count, given_text, times
 from kvfuzz.search.explain import Explanation
-from kvfuzz.search.hunt import EXERCISES, Hunt
+from kvfuzz.search.hunt import Hunt
 from kvfuzz.search.replay import Replayed
 from kvfuzz.search.shrink import Shrunk
 from kvfuzz.search.shrink_file import ShrunkFile
 from kvfuzz.subjects.calibration import DEPENDS_ON, Calibration
-from kvfuzz.subjects.protocol import NO_HANDLE, ONE_CACHE
 from kvfuzz.subjects.trace import Site
 
 BASES = {
@@ -72,16 +72,16 @@ def hunt_text(hunt: Hunt) -> str:
         text = divergence_text(
             case, verdict, hunt.explanation, replay_command(hunt.path, hunt.subject)
         )
-        return f"{text}\n  {_shrinking(hunt.failure, hunt.path)}\n{_counts(hunt)}"
+        return f"{text}\n  {_shrinking(hunt.failure, hunt.path)}\n{hunt_counts(hunt)}"
     if hunt.verdict == "inconclusive":
         reasons = "; ".join(hunt.reasons) or "no case called its cache twice"
-        return f"INCONCLUSIVE {hunt.subject}: nothing was shown ({reasons})\n{_counts(hunt)}"
-    return f"AGREED {hunt.subject}: cached and uncached logits agree\n{_counts(hunt)}"
+        return f"INCONCLUSIVE {hunt.subject}: nothing was shown ({reasons})\n{hunt_counts(hunt)}"
+    return f"AGREED {hunt.subject}: cached and uncached logits agree\n{hunt_counts(hunt)}"
 
 
 def _shrinking(shrunk: Shrunk, path: Path | None) -> str:
     """Says how far a case was shrunk, and how to go on."""
-    passes = _count(shrunk.passes, "forward pass", "es")
+    passes = count(shrunk.passes, "forward pass", "es")
     if shrunk.done:
         return f"shrunk in {passes}: no simpler version diverges"
     again = f": kvfuzz shrink {shlex.quote(str(path))} goes on" if path else ""
@@ -98,7 +98,7 @@ def shrunk_text(item: ShrunkFile) -> str:
     progress = _shrinking(item.shrunk, item.replayed.path)
     if not smaller and item.shrunk.done:
         progress = (
-            f"no simpler version diverges ({_count(item.shrunk.passes, 'forward pass', 'es')})"
+            f"no simpler version diverges ({count(item.shrunk.passes, 'forward pass', 'es')})"
         )
     word = "SHRUNK" if smaller else "MINIMAL" if item.shrunk.done else "UNCHANGED"
     said = "; ".join(filter(None, (smaller, progress)))
@@ -154,90 +154,6 @@ def replay_command(path: Path | None, subject: str) -> str | None:
     return f"kvfuzz replay {shlex.quote(str(path))}{named}"
 
 
-def _counts(hunt: Hunt) -> str:
-    shard = f" (shard {hunt.shard})" if hunt.shard else ""
-    again = [
-        f"{n} {word}" for word in ("discarded", "vacuous", "weak") if (n := getattr(hunt, word))
-    ]
-    redrawn = f" ({', '.join(again)}: drawn again)" if again else ""
-    prefixwise = ""
-    if hunt.prefixwise:
-        prefixwise = (
-            f", {hunt.prefixwise} judged prefix by prefix (the uncached path is not causal)"
-        )
-    hidden = f" and {hunt.weak_positions} hidden by rounding" if hunt.weak_positions else ""
-    found = [
-        f"{_count(hunt.cases, 'case')}{redrawn}{prefixwise}",
-        f"{_count(hunt.positions, 'position')} compared{hidden}",
-        f"largest difference {_times(hunt.worst_excess)} the allowed",
-        f"{hunt.seconds:.1f} s",
-        f"seed {hunt.seed}{shard}",
-    ]
-    if not math.isfinite(hunt.worst_excess):
-        del found[2]  # a path raised, or gave no number
-    elif hunt.worst_excess == 0 and "least" in hunt.bases:
-        found[2] = "no difference above the least allowed"
-    lines = [f"  {', '.join(found)}", *_caveats(hunt)]
-    if hunt.expected:
-        lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += [*_rows(hunt), *_exercised(hunt), *narrow_lines(hunt)]
-    lines += [f"  note: {text}" for text in hunt.remarks]
-    lines += [f"  warning: {text}" for text in hunt.warnings]
-    if hunt.calibration:
-        lines.append(f"  calibration: {hunt.calibration}")
-    return "\n".join(lines)
-
-
-def _caveats(hunt: Hunt) -> list[str]:
-    """Returns what the tolerance of this subject, and its kind of cache, leave open."""
-    lines = []
-    if "constant" in hunt.bases:
-        lines.append(
-            "  tolerance: a constant, since the noise of this subject cannot be measured (it shows "
-            "no weights, or does not run in float64); valid only for weights of ordinary scale"
-        )
-    if "own dtype" in hunt.bases:
-        lines.append(
-            "  without the float64 twin: noise is measured in the subject's own dtype, and a fault "
-            "smaller than its rounding is not seen (docs/limits.md)"
-        )
-    lines += [f"  limits: {text}" for text in hunt.calls.texts()]
-    if NO_HANDLE in hunt.offers:
-        lines.append(
-            "  caches: new_cache() hands out nothing, so the cache is in the model, which holds "
-            f"one at a time; two at once were not drawn ({ONE_CACHE} = False draws them)"
-        )
-    return lines
-
-
-def _rows(hunt: Hunt) -> list[str]:
-    """Returns how long the rows were that agreed, and which boundaries they crossed."""
-    if hunt.failure is not None or not hunt.longest:
-        return []
-    crossed = [one.text for one in hunt.boundaries if one.reason is None]
-    lines = [f"  longest row {hunt.longest}{'; crossed ' if crossed else ''}{', '.join(crossed)}"]
-    by_reason: dict[str, list[str]] = {}
-    for one in hunt.boundaries:
-        if one.reason is not None:
-            by_reason.setdefault(one.reason, []).append(one.text)
-    return lines + [f"  not crossed: {', '.join(n)}: {why}" for why, n in by_reason.items()]
-
-
-def _exercised(hunt: Hunt) -> list[str]:
-    """Returns which features the cases that agreed had, and which none had."""
-    if hunt.failure is not None or not hunt.exercised:
-        return []
-    features = ", ".join(
-        f"{word} {hunt.exercised[word]}" for word in EXERCISES if word in hunt.exercised
-    )
-    lines = [f"  exercised: {features}"]
-    by_reason: dict[str, list[str]] = {}
-    for word, reason in hunt.not_exercised().items():
-        by_reason.setdefault(reason, []).append(word)
-    lines += [f"  {reason}: {', '.join(words)}" for reason, words in sorted(by_reason.items())]
-    return lines
-
-
 def _headlines(case: Case, verdict: Verdict) -> list[str]:
     if verdict.finding:
         return [f"DIVERGED from {verdict.finding}"]
@@ -260,7 +176,7 @@ def _value_lines(case: Case, verdict: Verdict) -> list[str]:
         f"{first.row}, position {first.position} (the {ordinal(first.position)} token)",
         f"  cached   {label} = {first.cached: .6g}",
         f"  uncached {label} = {first.uncached: .6g}",
-        f"  difference {first.difference:.4g} is {_times(_ratio(first.difference, first.allowed))} "
+        f"  difference {first.difference:.4g} is {times(_ratio(first.difference, first.allowed))} "
         f"the allowed {first.allowed:.3g} ({verdict.dtype}, {BASES[str(verdict.basis)]})",
     ]
 
@@ -324,7 +240,7 @@ def location_text(location: Location, case: Case, path: Path) -> str:
 
 def _latent_lines(location: Location) -> list[str]:
     shown = [
-        f"  {Site.parse(one.site).prose}, step {one.step + 1}: {_times(one.excess)} the allowed"
+        f"  {Site.parse(one.site).prose}, step {one.step + 1}: {times(one.excess)} the allowed"
         for one in location.latent[:_MOST_LATENT]
     ]
     more = len(location.latent) - len(shown)
@@ -358,16 +274,8 @@ def _case_lines(case: Case) -> list[str]:
     return [*lines, *(f"  row {i}: {row}" for i, row in enumerate(rows))]
 
 
-def _count(number: int, word: str, plural: str = "s") -> str:
-    return f"{number} {word}{'' if number == 1 else plural}"
-
-
 def _ratio(difference: float, allowed: float) -> float:
     return difference / allowed if allowed else math.inf
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2g} x"
 
 
 def calibration_text(calibration: Calibration, path: Path) -> str:
@@ -379,7 +287,7 @@ def calibration_text(calibration: Calibration, path: Path) -> str:
         wider = "" if lane.leeway == 1 else f": the allowed is multiplied by {lane.leeway:g}"
         lines.append(
             f"  {lane.dtype}: {lane.cases} cases, {lane.positions} positions compared{hidden}, "
-            f"largest difference {_times(lane.worst)} the allowed{wider}"
+            f"largest difference {times(lane.worst)} the allowed{wider}"
         )
     return "\n".join([*lines, f"  seed {calibration.seed}, written to {path}"])
 
@@ -408,5 +316,5 @@ def _outcome_text(item: Replayed) -> str:
     was = "; it diverged when it was recorded" if recorded == "diverged" else ""
     return (
         f"AGREED {item.path}: {verdict.positions} positions, largest difference "
-        f"{_times(verdict.excess)} the allowed{was}"
+        f"{times(verdict.excess)} the allowed{was}"
     )

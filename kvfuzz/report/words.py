@@ -60,3 +60,13 @@ def narrow_lines(hunt: Hunt) -> list[str]:
         counts = ", ".join(f"{dtype} {count}" for dtype, count in hunt.narrow.items())
         lines.insert(0, f"  as users run it, nothing promoted: {counts}")
     return lines
+
+
+def count(number: int, word: str, plural: str = "s") -> str:
+    """Returns `1 case` or `2 cases`."""
+    return f"{number} {word}{'' if number == 1 else plural}"
+
+
+def times(ratio: float) -> str:
+    """Returns `2.5 x`."""
+    return f"{ratio:.2g} x"

@@ -48,7 +48,7 @@ OVER, ALL = 1000, 999
 
 @dataclass(frozen=True)
 class Bounds:
-    """What every program keeps: up to `max_length` columns, what the subject `offers`, and the
+    """The bounds of every program: up to `max_length` columns, what the subject `offers`, and the
     `calls` that it takes."""
 
     max_length: int
@@ -123,23 +123,13 @@ def _moves_about(
 ) -> tuple[list[st.SearchStrategy[Move]], list[st.SearchStrategy[Move]]]:
     """Returns the strategies for the first moves of a program about `focus`, in order, and those to
     draw its other moves from. `each` draws a number for each row."""
-    feed, begin = (
-        sizes.map(lambda size: ("feed", size, _NONE)) for sizes in (_sizes(1), _first_sizes(1))
-    )
+    feed = _sizes(1).map(_feed)
     words = sorted(operations(offers)) if focus in (MIXED, KEEP) else [focus]
     kinds = [_move(word, each) for word in words]
     # No row is rolled back on its own beside padding.
     padding = PADDED if "mask" in offers and focus != "rollback" else ()
     padded = [_move(word, each) for word in padding]
-    # Every other program begins with padding, which later operations have to keep track of. Left
-    # padding is drawn twice as often: a crop removes right padding first.
-    sides = ("left padding", *padding) if padding else ()
-    begin_padded = [_padding(word, _first_sizes(2), each) for word in sides]
-    bare = [begin]
-    if focus == "crop":
-        # With a mask some faults of a crop are out of sight, and few slots leave it little to do.
-        bare += [st.integers(LATE, LARGE).map(lambda size: ("feed", size, _NONE))] * 2
-    start = _either([*bare, _either(begin_padded)]) if padded else _either(bare)
+    start = _start(focus, padding, each)
     if focus in (MIXED, KEEP):
         first = [start]
     elif focus == "switch":
@@ -150,7 +140,7 @@ def _moves_about(
         first = [kinds[0]] if focus in PADDED else [start, kinds[0]]
     if focus == "crop":
         # What a crop leaves behind shows in a call that is too short to write over it.
-        first.append(st.integers(1, 2).map(lambda size: ("feed", size, _NONE)))
+        first.append(st.integers(1, 2).map(_feed))
     if focus in ("new", "fork") and not has_one_cache(offers):
         kinds.append(_move("switch", each))
     if focus in (MIXED, KEEP):
@@ -161,6 +151,28 @@ def _moves_about(
         kinds.append(_either([_move(word, each) for word in sorted(operations(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
     return first, kinds
+
+
+def _start(
+    focus: str, padding: tuple[str, ...], each: st.SearchStrategy[tuple[int, ...]]
+) -> st.SearchStrategy[Move]:
+    """Draws the first call of a program about `focus`, with or without `padding`.
+
+    Every other program begins with padding, which later operations have to keep track of. Left
+    padding is drawn twice as often: a crop removes right padding first.
+    """
+    bare = [_first_sizes(1).map(_feed)]
+    if focus == "crop":
+        # With a mask some faults of a crop are out of sight, and few slots leave it little to do.
+        bare += [st.integers(LATE, LARGE).map(_feed)] * 2
+    if not padding:
+        return _either(bare)
+    sides = ("left padding", *padding)
+    return _either([*bare, _either([_padding(word, _first_sizes(2), each) for word in sides])])
+
+
+def _feed(size: int) -> Move:
+    return "feed", size, _NONE
 
 
 def _either(moves: Sequence[st.SearchStrategy[Move]]) -> st.SearchStrategy[Move]:

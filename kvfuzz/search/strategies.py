@@ -63,7 +63,7 @@ class Space:
 
     @property
     def bounds(self) -> Bounds:
-        """What every program keeps."""
+        """The bounds of every program."""
         return Bounds(self.max_length, self.offers, self.calls)
 
 

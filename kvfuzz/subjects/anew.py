@@ -23,7 +23,7 @@ from kvfuzz.subjects.run import run_cached, run_uncached, seeded
 PROBED = 12
 """How many tokens the paths are compared over."""
 LEAST = 2.0**-46
-"""Where the paths differ by less, as a share of the largest logit, nothing is sought."""
+"""The least difference of the paths, as a share of the largest logit, that is looked into."""
 MOST = 2.0**8
 """How many roundoffs of its dtype a constant may move a logit by."""
 REMOVED = 2.0**-10

@@ -17,7 +17,7 @@ _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[key]).resolve()) for key in ("stdlib", "purelib", "platlib")
 )
 _FOLDERS = {"site-packages", "dist-packages"}
-"""Where packages are installed, also those of another environment that this one takes over."""
+"""The folders of installed packages, also those of another environment that this one takes over."""
 _OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("kvfuzz", "mutants"))
 
 

@@ -1,4 +1,4 @@
-"""What a trial of a kind of cache raises: a refusal is told, and any other error is a finding."""
+"""The trial of a kind of cache: a refusal is told, and any other error is a finding."""
 
 import pytest
 

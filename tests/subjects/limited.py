@@ -107,7 +107,7 @@ class Padded(Short):
 
 
 class UndeclaredLast(Decoder):
-    """What a serving engine returns: the logits of the last position."""
+    """Returns the logits of the last position alone, as a serving engine does."""
 
     def cached(self, tokens, cache):
         x, cache = self.states(tokens, cache)

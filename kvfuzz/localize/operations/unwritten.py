@@ -47,7 +47,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 
 
 class UnwrittenMemory:
-    """Which entries of each storage have been written, as far as there are any that have not.
+    """The entries of each storage that have been written, as far as there are any that have not.
 
     `outside` are the tensors that the subject holds before the recording. What they hold counts
     until the first write into their memory, after which only what is written does.

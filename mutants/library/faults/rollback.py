@@ -52,7 +52,7 @@ def leaves_positions_of_the_longest_row(real):
 
 @mutant(".operations:rollback", "entry_places", site="0.attention", witness=UNEQUAL)
 def leaves_what_was_dropped_in_sight(rollback, real):
-    """What a row has dropped stays in sight, as long as another row has a token there."""
+    """Dropped tokens of a row stay in sight, as long as another row has a token there."""
     rolled = []
 
     def rolling(cache, counts):
