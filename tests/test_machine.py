@@ -33,7 +33,7 @@ def test_a_fault_that_needs_a_longer_program_is_found():
             return super().crop(cache, count - (self.crops == 3))
 
     # Unshrunk: that takes a minute, and shows nothing here.
-    found = settings(SETTINGS, max_examples=60, phases=[Phase.generate])
+    found = settings(SETTINGS, max_examples=200, phases=[Phase.generate])
     with pytest.raises(kvfuzz.Diverges, match="DIVERGED from agreement") as caught:
         run_state_machine_as_test(kvfuzz.state_machine(Tires), settings=found)
     assert str(caught.value).count("'crop'") >= 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kvfuzz.report.words import count, narrow_lines, times
+from kvfuzz.report.words import count, times
 from kvfuzz.search.hunt import EXERCISES, Hunt
 from kvfuzz.subjects.protocol import NO_HANDLE, ONE_CACHE
 
@@ -36,7 +36,7 @@ def hunt_counts(hunt: Hunt) -> str:
     lines = [f"  {', '.join(found)}", *_caveats(hunt)]
     if hunt.expected:
         lines.append(f"  expected: {sum(hunt.expected.values())} cases diverged as declared")
-    lines += [*_rows(hunt), *_exercised(hunt), *narrow_lines(hunt)]
+    lines += [*_rows(hunt), *_exercised(hunt), *_narrow(hunt)]
     lines += [f"  note: {text}" for text in hunt.remarks]
     lines += [f"  warning: {text}" for text in hunt.warnings]
     if hunt.calibration:
@@ -91,4 +91,13 @@ def _exercised(hunt: Hunt) -> list[str]:
     for word, reason in hunt.not_exercised().items():
         by_reason.setdefault(reason, []).append(word)
     lines += [f"  {reason}: {', '.join(words)}" for reason, words in sorted(by_reason.items())]
+    return lines
+
+
+def _narrow(hunt: Hunt) -> list[str]:
+    """Returns how many cases ran in the narrow dtypes, and why others could not be judged there."""
+    lines = [f"  not judged in {text}" for text in hunt.not_narrow]
+    if hunt.narrow:
+        counts = ", ".join(f"{dtype} {number}" for dtype, number in hunt.narrow.items())
+        lines.insert(0, f"  as users run it, nothing promoted: {counts}")
     return lines

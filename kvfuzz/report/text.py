@@ -81,7 +81,7 @@ def hunt_text(hunt: Hunt) -> str:
 
 def _shrinking(shrunk: Shrunk, path: Path | None) -> str:
     """Says how far a case was shrunk, and how to go on."""
-    passes = count(shrunk.passes, "forward pass", "es")
+    passes = count(shrunk.passes, "forward pass", "forward passes")
     if shrunk.done:
         return f"shrunk in {passes}: no simpler version diverges"
     again = f": kvfuzz shrink {shlex.quote(str(path))} goes on" if path else ""

@@ -9,7 +9,6 @@ from typing import Any
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.schedule import entry_text
-from kvfuzz.search.hunt import Hunt
 
 
 def by_step(case: Case) -> list[list[tuple[int, ...]]]:
@@ -53,18 +52,9 @@ def number(value: Any) -> str:
     return "∞" if value == math.inf else f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
-def narrow_lines(hunt: Hunt) -> list[str]:
-    """Returns how many cases ran in the narrow dtypes, and why others could not be judged there."""
-    lines = [f"  not judged in {text}" for text in hunt.not_narrow]
-    if hunt.narrow:
-        counts = ", ".join(f"{dtype} {count}" for dtype, count in hunt.narrow.items())
-        lines.insert(0, f"  as users run it, nothing promoted: {counts}")
-    return lines
-
-
-def count(number: int, word: str, plural: str = "s") -> str:
-    """Returns `1 case` or `2 cases`."""
-    return f"{number} {word}{'' if number == 1 else plural}"
+def count(number: int, word: str, plural: str | None = None) -> str:
+    """Returns a number of things, as `1 case` or `2 cases`."""
+    return f"{number} {word if number == 1 else plural or f'{word}s'}"
 
 
 def times(ratio: float) -> str:

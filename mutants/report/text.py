@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kvfuzz.report.words import count
 from mutants.campaign.result import (
     DECIDED,
     NOT_BEGUN,
@@ -23,7 +24,7 @@ from mutants.campaign.result import (
 from mutants.library.registry import known
 from mutants.mutant import STATES
 from mutants.report.tables import operator_rows
-from mutants.report.words import FAULTY, count
+from mutants.report.words import FAULTY
 
 
 def render(score: Score, console: Console) -> None:

@@ -29,11 +29,6 @@ def state_words(state: str) -> str:
     return state.replace("_", " ")
 
 
-def count(number: int, word: str, plural: str | None = None) -> str:
-    """Returns a number of things, as `1 case` or `2 cases`."""
-    return f"{number} {word if number == 1 else plural or f'{word}s'}"
-
-
 def describe_fault(mutant: Mutant | None) -> str:
     """Returns the description of a fault; a former result may name one that is gone."""
     return mutant.description if mutant else "no longer in the library"
