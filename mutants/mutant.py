@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.features import FEATURES, features_of
-from kvfuzz.case.schedule import Entry, Padded
+from kvfuzz.case.schedule import Entry, Padded, columns_of
 from kvfuzz.errors import InvalidSubject, one_line
 from kvfuzz.oracle.laws import LAWS
 from kvfuzz.subjects.injection import Fault, Faulty
@@ -251,8 +251,7 @@ def steps(*schedule: Entry, rows: int = 1, given: tuple[str, ...] = (), **config
     """Returns a witness: `rows` rows of the tokens 1, 2, 3, ..., each continuing the row before,
     fed by `schedule` in float64. Where there is padding, calls get a mask."""
     padded = any(isinstance(entry, Padded) for entry in schedule)
-    sizes = (entry.size if isinstance(entry, Padded) else entry for entry in schedule)
-    columns = sum(size for size in sizes if isinstance(size, int))
+    columns = sum(columns_of(entry) or 0 for entry in schedule)
     tokens = [tuple(range(1 + row * columns, 1 + (row + 1) * columns)) for row in range(rows)]
     given = tuple(sorted({*given, "mask"})) if padded else given
     return Case(tuple(tokens), schedule, dtype="float64", config=config, given=given)

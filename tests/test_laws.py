@@ -8,7 +8,7 @@ import torch
 
 import kvfuzz
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import Crop, Fork, Reorder, Reset, Restore
+from kvfuzz.case.schedule import Crop, Fork, Padded, Reorder, Reset, Restore
 from kvfuzz.errors import UsageError
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
 from kvfuzz.oracle.reference import find_reference
@@ -307,6 +307,12 @@ def test_a_generation_that_raises_with_its_cache_alone_diverges():
     assert "greedy search raised with its cache: RuntimeError: no such slot" in verdict.finding
     both = type("Both", (Raises,), {"alone": False})
     assert check_law("generation", both(), Case(ROWS, (3, 2))).status == "discarded"
+
+
+def test_repeatability_is_not_vacuous_where_cells_of_the_table_are_padding():
+    """It changes no input, so no input that it changed can lack an effect."""
+    case = Case(ROWS, (Padded(3, "left", (0, 1)), 2), given=("mask",))
+    assert check_law("repeatability", Recomputes(), case).status == "agreed"
 
 
 def test_a_path_that_raises_the_second_time_does_not_repeat_itself():

@@ -57,7 +57,7 @@ def test_a_row_that_has_fewer_is_emptied():
         ((4, Rollback((-1, 1)), 2), (), "counts of 0 or more"),
         ((Rollback((1, 1)), 6), (), "a cache that holds something"),
         ((4, Rollback((1, 0)), 2), ("mask",), "no mask"),
-        ((2, Rollback((1, 0)), 2, Crop(1), 2), (), "no rollback has made unequal"),
+        ((2, Rollback((1, 0)), 2, Crop(1), 2), (), "nothing has made unequal"),
     ],
 )
 def test_a_rollback_that_makes_no_sense_is_refused(schedule, given, words):

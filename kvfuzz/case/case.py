@@ -17,10 +17,12 @@ from kvfuzz.case.schedule import (
     New,
     Operation,
     Padded,
+    Ragged,
     Reorder,
     Reset,
     Rollback,
     Switch,
+    columns_of,
     entry_from_json,
     entry_text,
     entry_to_json,
@@ -33,8 +35,8 @@ KEEP = "logits_to_keep"
 """The optional argument of `cached` that gets the `keep` of a case."""
 
 Slots = tuple[tuple[int | None, ...], ...]
-"""The contents of a cache, [rows][slots]: a token, or None for padding and for what a rollback of
-this row alone has dropped."""
+"""The contents of a cache, [rows][slots]: a token, or None for padding, for what this row did not
+get of a ragged call, and for what a rollback of this row alone has dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Step:
     """One step of a case.
 
     It changes the slots of cache number `cache` from `before` to `after`. A step that feeds
-    (`operation` is None or Padded) takes the columns `start` to `stop` of the token table; for any
-    other operation `start` equals `stop`. A fork copies cache number `source`.
+    (`operation` is None, Padded or Ragged) takes the columns `start` to `stop` of the token table;
+    for any other operation `start` equals `stop`. A fork copies cache number `source`.
     """
 
     index: int
@@ -71,7 +73,7 @@ class Step:
     @property
     def feeds(self) -> bool:
         """Whether the step calls `cached` with tokens."""
-        return self.operation is None or isinstance(self.operation, Padded)
+        return self.operation is None or isinstance(self.operation, Padded | Ragged)
 
     @property
     def filled(self) -> bool:
@@ -118,7 +120,7 @@ class Case:
         odd = next((value for value in chain(*self.tokens) if type(value) is not int), None)
         if odd is not None:
             raise InvalidCase(f"tokens should hold integers, got {odd!r}")
-        sizes = [_size(entry) for entry in self.schedule]
+        sizes = [columns_of(entry) for entry in self.schedule]
         if (
             any(size < 1 for size in sizes if size is not None)
             or sum(filter(None, sizes)) != (lengths[0])
@@ -147,6 +149,14 @@ class Case:
     def is_simple(self) -> bool:
         """Whether the three methods of the protocol are enough to run it."""
         return self.is_plain and not self.arguments
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether rows of one cache get lengths of their own, without a mask that tells which slots
+        are text."""
+        if self.is_plain or "mask" in self.given:
+            return False
+        return any(None in row for step in self.steps() for row in step.after)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -222,13 +232,6 @@ class Case:
         )
 
 
-def _size(entry: Entry) -> int | None:
-    """Returns how many columns `entry` takes; None for an operation that feeds nothing."""
-    if isinstance(entry, Padded):
-        return entry.size
-    return entry if type(entry) is int else None
-
-
 Rows = tuple[tuple[int, ...], ...]
 
 
@@ -243,8 +246,8 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
         source = current if isinstance(entry, Fork) else None
         before = caches[current] if caches else ()
         match entry:
-            case int() | Padded():
-                stop = column + (_size(entry) or 0)
+            case int() | Padded() | Ragged():
+                stop = column + (columns_of(entry) or 0)
                 after = _feed(before, [row[column:stop] for row in tokens], operation, given)
             case New(rows):
                 _require(1 <= rows <= len(tokens), entry, f"1 to {len(tokens)} rows")
@@ -272,6 +275,13 @@ def _feed(
 ) -> Slots:
     """Returns the slots of the current cache, with those `before`, after the tokens `fed`."""
     new: list[tuple[int | None, ...]] = list(fed[: len(before)])
+    nothing: tuple[None, ...] = (None,)
+    if isinstance(operation, Ragged):
+        lengths = operation.lengths
+        _require("mask" not in given, operation, "no mask in 'given'")
+        _require(len(lengths) == len(before), operation, f"a length for each of {len(before)} rows")
+        _require(all(n >= 0 for n in lengths), operation, "lengths of 0 or more")
+        new = [row[:n] + nothing * (len(row) - n) for row, n in zip(new, lengths, strict=True)]
     if isinstance(operation, Padded):
         size, side, pads = operation.size, operation.side, operation.pads
         _require(side in SIDES, operation, f"{' or '.join(SIDES)} as its side")
@@ -279,7 +289,6 @@ def _feed(
         _require(all(0 <= n < size for n in pads), operation, f"0 to {size - 1} pads in each row")
         if any(pads) and "mask" not in given:
             raise InvalidCase("padding needs a mask in every call: add 'mask' to 'given'")
-        nothing: tuple[None, ...] = (None,)
         new = [
             nothing * n + row[n:] if side == "left" else row[: size - n] + nothing * n
             for row, n in zip(new, pads, strict=True)
@@ -295,7 +304,7 @@ def _operate(before: Slots, entry: Entry, most_rows: int, given: tuple[str, ...]
         case Crop(count):
             _require(count >= 1, entry, "a count of 1 or more")
             even = "mask" in given or not any(None in row for row in before)
-            _require(even, entry, "rows that no rollback has made unequal: roll them back")
+            _require(even, entry, "rows that nothing has made unequal: roll them back")
             return tuple(row[: max(0, len(row) - count)] for row in before)
         case Rollback(counts):
             _require("mask" not in given, entry, "no mask in 'given'")

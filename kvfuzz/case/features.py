@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.schedule import SIDES, Crop, Padded
+from kvfuzz.case.schedule import SIDES, Crop, Padded, Ragged
 
 PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
 OPERATED = (
+    "ragged",
     "crop",
     "rollback",
     "reorder",
@@ -24,10 +25,11 @@ FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", KEEP, "
 
 
 def features_of(case: Case) -> frozenset[str]:
-    """Returns the FEATURES of `case`: kinds of steps (`new` for a second cache), padding, optional
-    arguments, more than one row."""
+    """Returns the FEATURES of `case`: kinds of steps (`new` for a second cache), ragged calls,
+    padding, optional arguments, more than one row."""
     steps = list(case.steps())
     kinds = {step.kind for step in steps if step.kind != "new" or step.index > 0}
+    kinds |= {step.operation.word for step in steps if isinstance(step.operation, Ragged)}
     sides = {
         f"{step.operation.side} padding" for step in steps if isinstance(step.operation, Padded)
     }

@@ -27,6 +27,20 @@ class Padded:
 
 
 @dataclass(frozen=True, slots=True)
+class Ragged:
+    """Feeds the first `lengths[r]` tokens of row r in one call; what fills the other columns up is
+    drawn like any token, so that a leak shows. Afterwards each row continues at its own length."""
+
+    word: ClassVar[str] = "ragged"
+    lengths: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of columns: the tokens of the longest row."""
+        return max(self.lengths, default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Crop:
     """Drops the last `count` slots of every row, or all if there are fewer."""
 
@@ -97,11 +111,19 @@ class Switch:
     cache: int
 
 
-Operation = Padded | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch
+Operation = Padded | Ragged | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch
 Entry = int | Operation
 OPERATIONS = {
-    each.word: each for each in (Padded, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch)
+    each.word: each
+    for each in (Padded, Ragged, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch)
 }
+
+
+def columns_of(entry: Entry) -> int | None:
+    """Returns how many columns of tokens `entry` feeds; None for an operation that feeds none."""
+    return (
+        entry.size if isinstance(entry, Padded | Ragged) else entry if type(entry) is int else None
+    )
 
 
 def entry_to_json(entry: Entry) -> Any:
@@ -139,6 +161,8 @@ def entry_text(entry: Entry) -> str:
             return str(entry)
         case Padded(size, side, pads):
             return f"{size} padded {side} {list(pads)}"
+        case Ragged(lengths):
+            return f"ragged {list(lengths)}"
         case Crop(count):
             return f"crop {count}"
         case Rollback(counts):
@@ -160,7 +184,8 @@ def schedule_text(schedule: Sequence[Entry]) -> str:
 
 def _check_types(entry: Operation) -> None:
     """Raises InvalidCase for a field of the wrong type."""
-    wanted: dict[str, type] = {"pads": tuple, "counts": tuple, "rows": tuple, "side": str}
+    wanted: dict[str, type] = dict.fromkeys(("pads", "lengths", "counts", "rows"), tuple)
+    wanted["side"] = str
     if isinstance(entry, New):
         wanted = {}
     for name in (each.name for each in fields(entry)):

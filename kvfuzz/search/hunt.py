@@ -27,7 +27,7 @@ from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.loading import Options, as_factory, import_named
 from kvfuzz.subjects.module_state import changes, module_state
-from kvfuzz.subjects.protocol import Factory, has_one_cache
+from kvfuzz.subjects.protocol import LENGTHS, Factory, has_one_cache
 
 EXAMPLES = 200
 FORMER_NAMES = {"longest": "max_length", "locating": "locate"}
@@ -221,6 +221,7 @@ _NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected", "narrow", "not
 _NOT_TOLD = (*_NO_COUNTS, "before_failure")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
+    LENGTHS: ("ragged",),
     "crop": ("crop",),
     "rollback": ("rollback",),
     "reorder": ("reorder", "select", "repeat"),

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvfuzz.case.case import KEEP, Case
+from kvfuzz.search.program_builder import ROWS, Move
 from kvfuzz.search.programs import (
     KEPT,
     MORE_CACHES,
-    ROWS,
-    Move,
     Program,
     argument_sets,
     fit_moves,

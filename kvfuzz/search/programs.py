@@ -8,52 +8,27 @@ dropped. So Hypothesis can delete any move while shrinking, without breaking the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hypothesis import strategies as st
 
 from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.case.features import PADDED
-from kvfuzz.case.schedule import (
-    SIDES,
-    Crop,
-    Entry,
-    Fork,
-    New,
-    Padded,
-    Reorder,
-    Reset,
-    Restore,
-    Rollback,
-    Switch,
-)
-from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
-from kvfuzz.subjects.protocol import has_one_cache
+from kvfuzz.case.schedule import Entry, New, Padded, Ragged, Rollback, columns_of
+from kvfuzz.search.program_builder import ALL, OVER, ROWS, SMALL, Bounds, Move, ProgramBuilder
+from kvfuzz.subjects.protocol import LENGTHS, has_one_cache
 
 MOST_MOVES = 8
-MOST_CACHES = 3
-LARGE, SMALL = 10, 4
+LARGE = 10
 MORE_CACHES = {"new", "switch"}
 """Moves that every subject takes, unless it holds one cache at a time."""
-ROWS = ("reorder", "select", "repeat")
-"""Moves that become a Reorder."""
 LATE = 7
 """With this many slots the windows of small models are full, and their oldest entries dropped."""
+UNEVEN = (Ragged.word, "rollback")
+"""Moves that give each row a length of its own."""
 KEPT = (1, 1, 2, 3, 0)
 """The numbers of last logits that calls are asked for; 0 for all."""
-OVER, ALL = 1000, 999
-"""Counts of a crop that stand for one token more than are stored, and for all of them."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The bounds of every program: up to `max_length` columns, what the subject `offers`, and the
-    `calls` that it takes."""
-
-    max_length: int
-    offers: frozenset[str] = frozenset()
-    calls: CallLimits = ANY_CALL
 
 
 @dataclass(frozen=True)
@@ -69,13 +44,10 @@ class Program:
     @property
     def columns(self) -> int:
         """The number of tokens of each row."""
-        sizes = (e.size if isinstance(e, Padded) else e for e in self.schedule)
-        return sum(size for size in sizes if isinstance(size, int))
+        return sum(columns_of(entry) or 0 for entry in self.schedule)
 
 
 _NONE: tuple[int, ...] = ()
-Move = tuple[str, int, tuple[int, ...]]
-"""A word (`left` and `right` feed with padding), a count, and a number for each row."""
 MIXED = "mixed"
 
 
@@ -105,7 +77,7 @@ def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Pr
     moves = st.tuples(
         st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
-    fewest = min(2, most_rows) if focus in (*ROWS, "rollback") else 1
+    fewest = min(2, most_rows) if focus in (*ROWS, *UNEVEN) else 1
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
     fitted = st.tuples(rows, moves, st.sampled_from(argument_sets(offers)), begun).map(
@@ -126,8 +98,8 @@ def _moves_about(
     feed = _sizes(1).map(_feed)
     words = sorted(operations(offers)) if focus in (MIXED, KEEP) else [focus]
     kinds = [_move(word, each) for word in words]
-    # No row is rolled back on its own beside padding.
-    padding = PADDED if "mask" in offers and focus != "rollback" else ()
+    # No row has a length of its own beside padding.
+    padding = PADDED if "mask" in offers and focus not in UNEVEN else ()
     padded = [_move(word, each) for word in padding]
     start = _start(focus, padding, each)
     if focus in (MIXED, KEEP):
@@ -165,6 +137,8 @@ def _start(
     if focus == "crop":
         # With a mask some faults of a crop are out of sight, and few slots leave it little to do.
         bare += [st.integers(LATE, LARGE).map(_feed)] * 2
+    if focus == Ragged.word:
+        bare.append(_padding(Ragged.word, _first_sizes(1), each))
     if not padding:
         return _either(bare)
     sides = ("left padding", *padding)
@@ -203,6 +177,7 @@ def operations(offers: frozenset[str]) -> set[str]:
     """Returns the operations that can be drawn. A second cache needs no offer; one that lives
     beside the first is not drawn for a subject that holds one at a time."""
     known = {
+        LENGTHS: Ragged.word,
         "crop": "crop",
         "rollback": "rollback",
         "copy": "fork",
@@ -218,6 +193,8 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
     match word:
         case "left padding" | "right padding":
             return _padding(word, _sizes(2), each)
+        case Ragged.word:
+            return _padding(word, _sizes(1), each)
         case "crop":
             counts = st.one_of(
                 st.integers(2, SMALL), st.integers(1, LARGE), st.sampled_from((ALL, OVER, OVER))
@@ -253,10 +230,10 @@ def fit_moves(
         fit.entries.append(New(start))
     for move in moves:
         fit.add(*move)
-    if not fit.used or not isinstance(fit.entries[-1], int | Padded):
+    if not fit.used or columns_of(fit.entries[-1]) is None:
         fit.add("feed", 1, ())
     schedule = fit.schedule()
-    if any(isinstance(entry, Rollback) for entry in schedule):
+    if any(isinstance(entry, Ragged | Rollback) for entry in schedule):
         given = tuple(word for word in given if word != "mask")
     if any(isinstance(entry, Padded) for entry in schedule):
         given = tuple(
@@ -278,125 +255,3 @@ def _required_with_padding(offers: Collection[str]) -> set[str]:
     """Returns the arguments that padding requires besides the mask: the positions, for a subject
     that takes them and does not derive them from the mask."""
     return {"positions"} & set(offers) if "positions_from_mask" not in offers else set()
-
-
-@dataclass
-class ProgramBuilder:
-    """A program as far as it is fitted: the slots of each row of its `caches`, one of them
-    `current`, and the number of columns `used`. `rolled` are the caches whose rows were rolled back
-    one by one. That and padding exclude each other: `kind` is what came first."""
-
-    rows: int
-    bounds: Bounds
-    caches: list[list[int]]
-    entries: list[Entry] = field(default_factory=list)
-    current: int = 0
-    used: int = 0
-    rolled: set[int] = field(default_factory=set)
-    kind: str = ""
-
-    def schedule(self) -> tuple[Entry, ...]:
-        """Returns the entries up to the last one that feeds: later ones have no effect."""
-        last = max(
-            (n for n, entry in enumerate(self.entries) if isinstance(entry, int | Padded)),
-            default=-1,
-        )
-        return tuple(self.entries[: last + 1])
-
-    def add(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        """Adds a move, if it is possible at this place."""
-        slots = max(self.caches[self.current])
-        if word in ("feed", *SIDES):
-            self._feed(word, count, each)
-        elif word == "new":
-            if slots and len(self.caches) < MOST_CACHES:
-                self.caches.append([0] * (min(max(1, count), self.rows) if count else self.rows))
-                self.current = len(self.caches) - 1
-                self.entries.append(New(len(self.caches[-1])))
-        elif word == "switch":
-            if count % len(self.caches) != self.current:
-                self.current = count % len(self.caches)
-                self.entries.append(Switch(self.current))
-        elif slots:
-            self._operate(word, count, each)
-
-    def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the rows that the current cache is reordered to: rotated by `count`, all but one,
-        or `count` rows of which two are the same."""
-        batch = len(self.caches[self.current])
-        if word == "reorder":
-            return tuple((row + count) % batch for row in range(batch))
-        if word == "select":
-            return tuple(row for row in range(batch) if row != each[0] % batch) or (0,)
-        rows = tuple(n % batch for n in each[: min(max(2, count), self.rows)])
-        return rows if len(set(rows)) < len(rows) else (*rows[:-1], rows[0])
-
-    def _feed(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        whole = min(count, self.bounds.max_length - self.used)
-        if whole < 1:
-            return
-        cache = self.caches[self.current]
-        batch = len(cache)
-        size, *rest = self.bounds.calls.pieces(whole, filled=max(cache) > 0)
-        # Shrinking moves nonzero numbers to the end of a list before it removes rows, so the last
-        # ones are used. At least one row is padded.
-        pads = tuple(n % size for n in each[-batch:]) if self.kind != "rollback" else ()
-        if pads and size > 1 and not any(pads):
-            pads = (*pads[:-1], 1)
-        if any(pads):
-            self.kind = "padding"
-        self.entries += [Padded(size, word, pads) if any(pads) else size, *rest]
-        self.caches[self.current] = [length + whole for length in cache]
-        self.used += whole
-
-    def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
-        cache = self.caches[self.current]
-        if word == "crop":
-            # Other counts leave at least one token, and small counts at least half of them.
-            slots = max(cache)
-            most = slots // 2 if count <= SMALL else slots - 1
-            some = 1 + (count - 1) % max(1, most)
-            count = {ALL: slots, OVER: slots + 1}.get(count, some)
-            if self.current in self.rolled:
-                self._roll_back((count,) * len(cache))
-            else:
-                self.entries.append(Crop(count))
-                self.caches[self.current] = [max(0, length - count) for length in cache]
-        elif word == "rollback":
-            if self.kind != "padding":
-                self._roll_back(_uneven(each[-len(cache) :], count))
-        elif word in ROWS:
-            rows = self._rows(word, count, each)
-            if rows != tuple(range(len(cache))):
-                self.entries.append(Reorder(rows))
-                self.caches[self.current] = [cache[row] for row in rows]
-        elif word == "fork":
-            if len(self.caches) < MOST_CACHES:
-                self.caches.append(list(cache))
-                if self.current in self.rolled:
-                    self.rolled.add(len(self.caches) - 1)
-                self.current = len(self.caches) - 1
-                self.entries.append(Fork())
-        else:
-            self.entries.append(Restore() if word == "restore" else Reset())
-            if word == "reset":
-                self.caches[self.current] = [0] * len(cache)
-                self.rolled.discard(self.current)
-
-    def _roll_back(self, counts: tuple[int, ...]) -> None:
-        """Rolls the rows of the current cache back by `counts`."""
-        self.kind = "rollback"
-        self.entries.append(Rollback(counts))
-        left = zip(self.caches[self.current], counts, strict=True)
-        self.caches[self.current] = [max(0, length - count) for length, count in left]
-        self.rolled.add(self.current)
-        if not any(self.caches[self.current]):
-            self.rolled.discard(self.current)
-
-
-def _uneven(counts: tuple[int, ...], scale: int) -> tuple[int, ...]:
-    """Returns the counts of a rollback: not all the same, unless there is one row, and one above
-    0."""
-    if len(set(counts)) == 1:
-        counts = (*(0,) * (len(counts) - 1), max(1, counts[-1]))
-    return tuple(count * (1 + scale // SMALL) for count in counts)

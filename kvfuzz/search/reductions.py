@@ -14,7 +14,19 @@ from itertools import pairwise
 from typing import Any
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import SIDES, Crop, Entry, Fork, New, Padded, Reorder, Rollback, Switch
+from kvfuzz.case.schedule import (
+    SIDES,
+    Crop,
+    Entry,
+    Fork,
+    New,
+    Padded,
+    Ragged,
+    Reorder,
+    Rollback,
+    Switch,
+    columns_of,
+)
 from kvfuzz.errors import InvalidCase
 from kvfuzz.search.strategies import LONGEST, Space
 
@@ -64,8 +76,8 @@ def shorter_calls(case: Case, space: Space) -> Iterator[Case]:
     the first."""
     steps = list(case.steps())
     for index, entry in enumerate(case.schedule):
-        size = entry.size if isinstance(entry, Padded) else entry
-        if not isinstance(size, int):
+        size = columns_of(entry)
+        if size is None:
             continue
         least = 2 if isinstance(entry, Padded) else 1  # one column cannot be padded
         takes = partial(space.calls.pieces, filled=steps[index].filled)
@@ -102,7 +114,7 @@ def plainer_entries(case: Case, _space: Space) -> Iterator[Case]:
     for side in SIDES if len(sides) > 1 else sorted(sides & {"right"}) and SIDES[:1]:
         yield replace(case, schedule=tuple(_on_side(entry, side) for entry in case.schedule))
     for index, entry in enumerate(case.schedule):
-        if isinstance(entry, Padded):
+        if isinstance(entry, Padded | Ragged):
             plain = _with_entries(case, index, 1, entry.size)
             yield plain
             # Rows that differed only in their padding are now equal, which may hide the failure.
@@ -195,6 +207,8 @@ def _entry_without_row(entry: Entry, row: int) -> Entry:
     if isinstance(entry, Padded):
         pads = tuple(count for number, count in enumerate(entry.pads) if number != row)
         return replace(entry, pads=pads) if any(pads) else entry.size
+    if isinstance(entry, Ragged):
+        return Ragged((*entry.lengths[:row], *entry.lengths[row + 1 :]))
     if isinstance(entry, Rollback):
         return Rollback((*entry.counts[:row], *entry.counts[row + 1 :]))
     if isinstance(entry, Reorder):
@@ -238,6 +252,8 @@ def _shorten_call(case: Case, index: int, size: int, dropped: int) -> Case:
     if isinstance(entry, Padded):
         pads = tuple(min(count, size - 1) for count in entry.pads)
         shorter = Padded(size, entry.side, pads)
+    if isinstance(entry, Ragged):
+        shorter = Ragged(tuple(min(max(0, n - dropped), size) for n in entry.lengths))
     schedule = (*case.schedule[:index], shorter, *case.schedule[index + 1 :])
     return replace(case, tokens=tokens, schedule=schedule)
 
@@ -258,6 +274,10 @@ def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
             for less in _with_one_less(pads):
                 if any(less):
                     yield Padded(size, side, less)
+        case Ragged(lengths):
+            for less in _with_one_less(tuple(entry.size - length for length in lengths)):
+                if any(less):
+                    yield Ragged(tuple(entry.size - count for count in less))
         case Rollback(counts):
             yield from _plainer_counts(counts)
         case Reorder(rows):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Entry
 from kvfuzz.errors import UsageError
-from kvfuzz.search.programs import Bounds, Program, focuses, programs
+from kvfuzz.search.program_builder import Bounds
+from kvfuzz.search.programs import Program, focuses, programs
 from kvfuzz.subjects.boundaries import Boundary
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.protocol import Factory

@@ -39,6 +39,8 @@ OFFERED = {
 """The optional methods of a subject, and the arguments of each."""
 ONE_CACHE = "one_cache_at_a_time"
 """The attribute of a subject by which it declares that a new cache ends the one before."""
+LENGTHS = "lengths"
+"""The optional argument of `cached` that says how many tokens each row takes."""
 NO_HANDLE = "no_handle"
 """Stands among the offers of a subject that says nothing of ONE_CACHE, and whose caches cannot be
 distinguished: `new_cache` and `cached` hand out nothing, so the cache is in the model."""
@@ -68,7 +70,7 @@ class Subject(Protocol):
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
       are, if the subject can run many sets of weights at once (`kvfuzz.oracle.noise`).
 
-    Optional arguments of `cached` (`mask`, `positions`, `logits_to_keep`) and optional methods
+    Optional arguments of `cached` (`mask`, `positions`, `lengths`, `logits_to_keep`) and methods
     (`OFFERED`) offer more operations; docs/subjects.md defines each. A method refuses what a cache
     cannot do by raising NotImplementedError before it changes anything.
     """
@@ -193,7 +195,7 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
     if ("save" in found) != ("load" in found):
         there, lacking = ("save", "load") if "save" in found else ("load", "save")
         raise InvalidSubject(f"{name} has {there} but no {lacking}: both or neither")
-    taken = _keywords(subject.cached) & {*GIVEN, KEEP}
+    taken = _keywords(subject.cached) & {*GIVEN, KEEP, LENGTHS}
     if getattr(subject, "positions_from_mask", False) and "mask" not in taken:
         raise InvalidSubject(f"{name}.positions_from_mask needs an argument mask of cached()")
     if getattr(subject, "positions_from_mask", False):
@@ -344,20 +346,24 @@ def _limit_of(subject: Any) -> str:
 
 
 NEEDS = {
+    "ragged": LENGTHS,
     "crop": "crop",
     "rollback": "rollback",
     "fork": "copy",
     "restore": "save",
     "reset": "reset",
 } | dict.fromkeys(("reorder", "select", "repeat"), "reorder")
-"""The optional method that each kind of step needs."""
+"""The optional method, or argument of `cached`, that each kind of step needs."""
 
 
 def needs(case: Case) -> frozenset[str]:
     """Returns the optional arguments and methods that `case` needs."""
     if case.is_simple:
         return frozenset()
-    return frozenset(case.arguments) | {NEEDS[s.kind] for s in case.steps() if s.kind in NEEDS}
+    words = {
+        word for step in case.steps() for word in (step.kind, getattr(step.operation, "word", ""))
+    }
+    return frozenset(case.arguments) | {NEEDS[word] for word in words if word in NEEDS}
 
 
 def uses_two_caches(case: Case) -> bool:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
-from kvfuzz.case.schedule import Crop, Fork, New, Reorder, Reset, Restore, Rollback
+from kvfuzz.case.schedule import Crop, Fork, New, Ragged, Reorder, Reset, Restore, Rollback
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.call_limits import call_limits_of
-from kvfuzz.subjects.protocol import Subject, device_of, release
+from kvfuzz.subjects.protocol import LENGTHS, Subject, device_of, release
 from kvfuzz.subjects.uninitialised import filling_uninitialised
 
 Rows = Sequence[Sequence[int]]
@@ -211,6 +211,9 @@ def _filled_up(logits: Any, step: Step, case: Case, subject: Subject, call: str)
     checked = _check(logits, (step.batch, due), subject, call, step.size)
     if due == step.size:
         return checked.clone()
+    if isinstance(step.operation, Ragged) and case.keep is None:
+        # The only position of each row is that of its own last token.
+        return checked.expand(-1, step.size, -1).clone()
     return F.pad(checked, (0, 0, step.size - due, 0))
 
 
@@ -225,9 +228,13 @@ def compared(subject: Subject, case: Case) -> Tensor | None:
     found, most = layout(case), _most_kept(subject, case)
     if most is None:
         return None if found.plain else found.fed
-    kept = torch.zeros(case.length, dtype=torch.bool)
+    kept = torch.zeros(case.batch, case.length, dtype=torch.bool)
     for step in case.steps():
-        kept[max(step.start, step.stop - most) : step.stop] = True
+        if isinstance(step.operation, Ragged) and case.keep is None:
+            for row, length in enumerate(step.operation.lengths):
+                kept[row, step.start + max(0, length - 1)] = True  # of no token, none is fed
+        else:
+            kept[:, max(step.start, step.stop - most) : step.stop] = True
     return found.fed & kept
 
 
@@ -236,6 +243,8 @@ def _given(case: Case, step: Step, device: torch.device) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if case.keep is not None:
         given[KEEP] = min(case.keep, step.size)
+    if isinstance(step.operation, Ragged):
+        given[LENGTHS] = torch.tensor(step.operation.lengths, device=device)
     if "mask" in case.given:
         given["mask"] = torch.tensor(text_mask(step.after), device=device)
     if "positions" in case.given:

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.schedule import SIDES
+from kvfuzz.case.schedule import SIDES, Ragged, columns_of
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.search.judge import judge_by
-from kvfuzz.search.programs import ALL, KEPT, OVER, ROWS, SMALL, Move, ProgramBuilder, focuses
+from kvfuzz.search.program_builder import ALL, OVER, ROWS, SMALL, Move, ProgramBuilder
+from kvfuzz.search.programs import KEPT, focuses
 from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subjects.loading import Options, as_factory
-from kvfuzz.subjects.protocol import Factory, has_one_cache
+from kvfuzz.subjects.protocol import LENGTHS, Factory, has_one_cache
 
 LONGEST = 48
 """Default maximum of tokens per row; the subject's max_length if that is less."""
@@ -78,9 +79,9 @@ class _Machine(RuleBasedStateMachine):
             for name, values in space.choices.items()
         }
         given: tuple[str, ...] = ("mask", "positions")
-        if "rollback" in space.offers and data.draw(st.booleans(), label="rollback"):
-            given = ("positions",)  # rows are rolled back one by one only where there is no mask
-            self.program.kind = "rollback"
+        if {"rollback", LENGTHS} & space.offers and data.draw(st.booleans(), label="uneven"):
+            given = ("positions",)  # rows have lengths of their own only where there is no mask
+            self.program.kind = "uneven"
         elif "mask" in space.offers:
             self.program.kind = "padding"
         self.settings = {
@@ -106,6 +107,16 @@ class _Machine(RuleBasedStateMachine):
     def feed_padded(self, data: Any, side: str, size: int, pads: tuple[int, ...]) -> None:
         """Feeds rows of unequal length."""
         self._move((side, size, pads), data)
+
+    @precondition(lambda self: LENGTHS in self.space.offers)
+    @rule(
+        data=st.data(),
+        size=st.integers(1, 2 * SMALL),
+        rows=st.lists(st.integers(0, SMALL), min_size=MOST_ROWS, max_size=MOST_ROWS).map(tuple),
+    )
+    def feed_ragged(self, data: Any, size: int, rows: tuple[int, ...]) -> None:
+        """Feeds rows of unequal length in one call, without padding."""
+        self._move((Ragged.word, size, rows), data)
 
     @precondition(lambda self: "crop" in self.space.offers)
     @rule(count=st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER))))
@@ -164,9 +175,7 @@ class _Machine(RuleBasedStateMachine):
         if self.program is None or not self.columns:
             return
         schedule = self.program.schedule()
-        used = sum(
-            entry if isinstance(entry, int) else getattr(entry, "size", 0) for entry in schedule
-        )
+        used = sum(columns_of(entry) or 0 for entry in schedule)
         rows = tuple(zip(*self.columns[:used], strict=True))
         case = Case(tokens=rows, schedule=schedule, **self.settings)
         subject = self.factory.subject(case)

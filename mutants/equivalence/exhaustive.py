@@ -33,6 +33,7 @@ from kvfuzz.case.schedule import (
     Reset,
     Restore,
     Switch,
+    columns_of,
     entry_text,
 )
 from kvfuzz.errors import InvalidCase
@@ -149,7 +150,7 @@ def all_programs(longest: int) -> tuple[ShortProgram, ...]:
 
 def _program(entries: tuple[Entry, ...]) -> Iterator[ShortProgram]:
     """Yields the program of `entries`, if it is valid and has at most COLUMNS columns."""
-    columns = sum(e if isinstance(e, int) else getattr(e, "size", 0) for e in entries)
+    columns = sum(columns_of(entry) or 0 for entry in entries)
     if columns > COLUMNS:
         return
     padded = any(isinstance(entry, Padded) for entry in entries)

@@ -18,6 +18,7 @@ TWO_EACH = {
     ),
     "fork": ("fork.lacks_the_newest", "fork.starts_the_recurrent_state_anew"),
     "rollback": ("rollback.drops_as_many_of_every_row", "rollback.drops_the_least_of_every_row"),
+    "ragged": ("ragged.takes_what_fills_up_for_text", "ragged.takes_the_lengths_of_other_rows"),
     "restore": ("restore.saves_one_slot_too_few", "restore.loses_the_recurrent_state"),
     "reset": ("reuse.reset_leaves_what_is_stored", "reuse.reset_leaves_the_first"),
     "new": ("reuse.begins_with_the_state_of_another", "reuse.takes_the_slots_of_another"),

@@ -87,3 +87,77 @@ class SeesWhatWasDropped(Rows):
 class RollbackRefused(Rows):
     def rollback(self, cache, counts):
         raise NotImplementedError("not here")
+
+
+class Ragged(Rows):
+    """Takes another number of tokens for each row in one call."""
+
+    def uncached(self, tokens):
+        return self.run(
+            tokens, self.new_cache(len(tokens)), torch.full((len(tokens),), tokens.shape[1])
+        )[0]
+
+    def cached(self, tokens, cache, *, lengths=None):
+        whole = torch.full((len(tokens),), tokens.shape[1])
+        return self.run(tokens, cache, whole if lengths is None else self.counts(lengths, whole))
+
+    def counts(self, lengths, whole):
+        return lengths
+
+
+class TakesWhatFillsUp(Ragged):
+    def counts(self, lengths, whole):
+        return whole  # fault
+
+
+class TakesTheLengthsOfOtherRows(Ragged):
+    def counts(self, lengths, whole):
+        return lengths.flip(0)  # fault
+
+
+class LosesAnIdleRow(Ragged):
+    """A row that takes no token takes one."""
+
+    def counts(self, lengths, whole):
+        return lengths.clamp_min(1)  # fault
+
+
+class StoresWhatFillsUp(Ragged):
+    """What fills a short row up is stored behind its text, and in sight of the other calls."""
+
+    def run(self, tokens, cache, counts):
+        logits, (keys, values, _) = super().run(
+            tokens, cache, torch.full_like(counts, tokens.shape[1])
+        )
+        return logits, (keys, values, cache[2] + counts)
+
+    def seen(self, index, slots):
+        return slots <= index.max(0).values[:, None] + 0 * index[..., None]  # fault
+
+
+class RefusesIdleRows(Ragged):
+    def counts(self, lengths, whole):
+        if bool((lengths == 0).any()):
+            raise NotImplementedError("every row takes a token")
+        return lengths
+
+
+class LastOfEachRow(Ragged):
+    """Returns the logits of the last token of each row alone."""
+
+    last_only = True
+
+    def cached(self, tokens, cache, *, lengths=None):
+        logits, cache = super().cached(tokens, cache, lengths=lengths)
+        if lengths is None:
+            return logits[:, -1:], cache
+        last = self.last(lengths, tokens.shape[1])
+        return logits[torch.arange(len(tokens)), last][:, None], cache
+
+    def last(self, lengths, count):
+        return (lengths - 1).clamp_min(0)
+
+
+class LastColumn(LastOfEachRow):
+    def last(self, lengths, count):
+        return torch.full_like(lengths, count - 1)  # fault

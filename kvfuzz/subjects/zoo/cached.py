@@ -16,7 +16,7 @@ from kvfuzz.subjects.trace import Note
 from kvfuzz.subjects.zoo import maths, recurrence
 from kvfuzz.subjects.zoo.cache import Cache
 from kvfuzz.subjects.zoo.config import DecoderConfig
-from kvfuzz.subjects.zoo.places import NOWHERE, Places, distances, filled_up, placed
+from kvfuzz.subjects.zoo.places import NOWHERE, Places, distances, filled_up, placed, table
 from kvfuzz.subjects.zoo.weights import Weights
 
 
@@ -109,6 +109,15 @@ def recur(
     text = None if cache.places is None else cache.places[:, cache.length :] != NOWHERE
     hidden, cache.history = recurrence.steps(cache.history, gate, value, matrices.convolution, text)
     return maths.gated(query, hidden, config.head_dim) @ matrices.out
+
+
+def text_of(cache: Cache, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Returns which slots hold text, bool [batch, slots + n], after a call in which each row gets
+    its first `lengths` [batch] of the `tokens` [batch, n]."""
+    batch, count = tokens.shape
+    before = table(cache.places, batch, cache.length, tokens.device) != NOWHERE
+    new = torch.arange(count, device=tokens.device) < lengths[:, None]
+    return torch.cat((before, new), dim=1)
 
 
 def admit(cache: Cache, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:

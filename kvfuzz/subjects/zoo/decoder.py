@@ -65,13 +65,17 @@ class Decoder:
         *,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Returns logits [batch, n, vocab] for `tokens` [batch, n] alone, and the grown cache.
 
-        `mask` bool [batch, slots + n] says which slots hold text, by default all. `positions`
-        [batch, n] are those of the new slots in their rows, by default counted over the text.
+        `mask` bool [batch, slots + n] says which slots hold text, by default all, or the first
+        `lengths` [batch] of each row. `positions` [batch, n] are those of the new slots in their
+        rows, by default counted over the text.
         """
         weights = self.model.weights()
+        if lengths is not None:
+            mask = cached.text_of(cache, tokens, lengths)
         answer = cached.logits(self.config, weights, tokens, cache, self._note, mask, positions)
         return answer, cache
 
