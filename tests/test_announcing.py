@@ -3,7 +3,7 @@
 import pytest
 
 from kvfuzz.case.counterexample import read
-from kvfuzz.search import rounds
+from kvfuzz.search import findings
 from kvfuzz.search.hunt import fuzz
 from kvfuzz.search.replay import replay
 
@@ -54,7 +54,7 @@ def test_an_interrupt_while_it_is_shrunk_keeps_the_case(tmp_path):
 def test_an_interrupt_keeps_the_smallest_case_so_far(run, tmp_path, monkeypatch):
     """Its file takes the place of the first one, and the message names it."""
     seen, judged = [], []
-    real = rounds.judge_like
+    real = findings.judge_like
 
     def interrupt(*given):
         if any(verdict.diverged for verdict in judged):
@@ -62,12 +62,12 @@ def test_an_interrupt_keeps_the_smallest_case_so_far(run, tmp_path, monkeypatch)
         judged.append(real(*given))
         return judged[-1]
 
-    monkeypatch.setattr(rounds, "judge_like", interrupt)
+    monkeypatch.setattr(findings, "judge_like", interrupt)
     code, _, err = run("fuzz", NAME, "--seed", 0, "--no-locate", "--folder", tmp_path)
     assert code == 130
     (kept,) = tmp_path.glob("*.json")
     assert err.endswith(f"kvfuzz: interrupted: the smallest case so far is kept in {kept}\n")
-    monkeypatch.setattr(rounds, "judge_like", real)
+    monkeypatch.setattr(findings, "judge_like", real)
     hunt(tmp_path / "again", announce=seen.append)
     assert read(kept).case.length < seen[0].failure.case.length
     assert replay(kept).verdict.diverged

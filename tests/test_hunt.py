@@ -16,13 +16,14 @@ from kvfuzz.case.schedule import Crop, Fork, Padded
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Inconclusive, InvalidSubject, UsageError
 from kvfuzz.report.text import hunt_text
+from kvfuzz.search.causes import Cause
 from kvfuzz.search.hunt import FuzzKeywords, FuzzSettings, fuzz
 from kvfuzz.search.hypothesis_run import DrawnRound
 from kvfuzz.search.long_rows import climbs
 from kvfuzz.search.replay import replay
-from kvfuzz.search.rounds import Plan, Tally, draw_cases
-from kvfuzz.search.shrink import Shrunk
+from kvfuzz.search.rounds import Plan, draw_cases
 from kvfuzz.search.strategies import Balance, space_of
+from kvfuzz.search.tally import Failure, Tally
 from kvfuzz.subjects.loading import Options, as_factory, load
 from kvfuzz.testing.assertions import assert_agrees
 from tests.shrinking import smallest
@@ -132,16 +133,18 @@ def test_two_workers_find_what_one_finds():
     """The verdict, the counts and the shrunk case do not depend on the number of workers."""
     for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
         one, two = (fuzz(subject, examples=60, seed=3, workers=n) for n in (1, 2))
-        names = {each.name for each in fields(Tally)} - {"before_failure"}
-        for name in ("verdict", *sorted(names)):
+        names = {each.name for each in fields(Tally)} - {"failures"}
+        for name in ("verdict", "failure", *sorted(names)):
             assert getattr(one, name) == getattr(two, name), name
 
 
 def test_a_tally_is_the_same_after_a_round_trip_through_json():
     """As a worker process sends it, with divergences that were expected."""
     found = fuzz(models.ForgetsOnDecode, seed=0).failure
-    failure = Shrunk(found.case, found.verdict, passes=0, done=False)
-    tally = Tally(cases=3, bases=("measured",), expected=Counter({1: 2}), failure=failure)
+    failure = Failure(
+        found.case, found.verdict, 3, (found.case,), Cause("agreement", "differs", ("x",))
+    )
+    tally = Tally(cases=3, bases=("measured",), expected=Counter({1: 2}), failures=(failure,))
     assert Tally.from_json(json.loads(json.dumps(tally.to_json()))) == tally
 
 

@@ -75,9 +75,13 @@ class Counterexample:
         identity = json.dumps([self.subject, self.case.to_json()], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
-    def save(self, folder: Path) -> Path:
-        """Writes this to `folder`, named by its digest, and returns the path."""
-        path = folder / f"{self.digest}.json"
+    def path_in(self, folder: Path, more: str = "") -> Path:
+        """Returns the path of this in `folder`: its digest, with `more` to follow."""
+        return folder / f"{self.digest}{more}.json"
+
+    def save(self, folder: Path, more: str = "") -> Path:
+        """Writes this to its path in `folder`, and returns the path."""
+        path = self.path_in(folder, more)
         write_json(path, self.to_json())
         return path
 

@@ -101,6 +101,10 @@ def audit(json_file: Path | None) -> int:
     "--shrink-passes", type=click.IntRange(min=0), default=1000, show_default=True, metavar="N",
     help="Shrink a failure in at most N forward passes; `kvfuzz shrink` goes on.",
 )  # fmt: skip
+@click.option(
+    "--keep-going/--no-keep-going", default=False,
+    help="Go on after a divergence, and find one counterexample of each cause (default: no).",
+)  # fmt: skip
 @subject_options
 @calibration_option
 @folder_option
@@ -117,7 +121,7 @@ def fuzz(
     """Search for a case on which SUBJECT gives different logits with its cache than without.
 
     Shrinks a failing case, locates it, prints it, and writes it to the folder as a counterexample
-    for `kvfuzz replay`.
+    for `kvfuzz replay`. With --keep-going it does so for each cause that it can distinguish.
     """
     from kvfuzz.case.files import check_writable, write_json
 

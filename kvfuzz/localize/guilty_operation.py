@@ -37,6 +37,11 @@ class GuiltyOperation:
     def kind(self) -> str:
         return self.step.kind
 
+    @property
+    def method(self) -> str:
+        """The name of the method that is called for it."""
+        return _METHODS.get(self.kind, self.kind)
+
 
 def find_guilty_operation(subject: Subject, case: Case, last: int) -> GuiltyOperation | None:
     """Returns the last operation before step number `last`, which goes wrong, if the step is right

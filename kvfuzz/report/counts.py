@@ -66,9 +66,14 @@ def _caveats(hunt: Hunt) -> list[str]:
     return lines
 
 
+def _ended_early(hunt: Hunt) -> bool:
+    """Whether the hunt ended at a divergence, so that what it drew by then says little."""
+    return bool(hunt.findings) and not hunt.keep_going
+
+
 def _rows(hunt: Hunt) -> list[str]:
     """Returns how long the rows were that agreed, and which boundaries they crossed."""
-    if hunt.failure is not None or not hunt.longest:
+    if _ended_early(hunt) or not hunt.longest:
         return []
     crossed = [one.text for one in hunt.boundaries if one.reason is None]
     lines = [f"  longest row {hunt.longest}{'; crossed ' if crossed else ''}{', '.join(crossed)}"]
@@ -81,7 +86,7 @@ def _rows(hunt: Hunt) -> list[str]:
 
 def _exercised(hunt: Hunt) -> list[str]:
     """Returns which features the cases that agreed had, and which none had."""
-    if hunt.failure is not None or not hunt.exercised:
+    if _ended_early(hunt) or not hunt.exercised:
         return []
     features = ", ".join(
         f"{word} {hunt.exercised[word]}" for word in EXERCISES if word in hunt.exercised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import textwrap
 from pathlib import Path
 
 from kvfuzz.case.case import Case
@@ -14,6 +15,7 @@ from kvfuzz.localize.location import Divergence, Location
 from kvfuzz.report.counts import hunt_counts
 from kvfuzz.report.words import count, given_text, times
 from kvfuzz.search.explain import Explanation
+from kvfuzz.search.findings import Finding
 from kvfuzz.search.hunt import Hunt
 from kvfuzz.search.replay import Replayed
 from kvfuzz.search.shrink import Shrunk
@@ -66,17 +68,39 @@ def divergence_text(
 
 
 def hunt_text(hunt: Hunt) -> str:
-    """Returns the outcome of a hunt, with the full report of a divergence."""
-    if hunt.failure is not None:
-        case, verdict = hunt.failure.case, hunt.failure.verdict
-        text = divergence_text(
-            case, verdict, hunt.explanation, replay_command(hunt.path, hunt.subject)
-        )
-        return f"{text}\n  {_shrinking(hunt.failure, hunt.path)}\n{hunt_counts(hunt)}"
+    """Returns the outcome of a hunt, with the full report of each divergence."""
+    if hunt.findings and hunt.keep_going:
+        return f"{_findings_text(hunt)}\n{hunt_counts(hunt)}"
+    if hunt.findings:
+        return f"{_finding_text(hunt.findings[0], hunt.subject)}\n{hunt_counts(hunt)}"
     if hunt.verdict == "inconclusive":
         reasons = "; ".join(hunt.reasons) or "no case called its cache twice"
         return f"INCONCLUSIVE {hunt.subject}: nothing was shown ({reasons})\n{hunt_counts(hunt)}"
     return f"AGREED {hunt.subject}: cached and uncached logits agree\n{hunt_counts(hunt)}"
+
+
+def _finding_text(finding: Finding, subject: str) -> str:
+    """Returns the full report of a finding."""
+    case, verdict = finding.failure.case, finding.failure.verdict
+    replay = replay_command(finding.path, subject)
+    text = divergence_text(case, verdict, finding.explanation, replay)
+    return f"{text}\n  {_shrinking(finding.failure, finding.path)}"
+
+
+def _findings_text(hunt: Hunt) -> str:
+    """Returns the reports of all causes: what goes wrong silently, and then what raises, as a
+    design does that refuses a call."""
+    groups = {"silent": hunt.silent, "raises": hunt.raising}
+    counts = ", ".join(f"{len(found)} {word}" for word, found in groups.items() if found)
+    lines = [f"DIVERGED {hunt.subject}: {count(len(hunt.findings), 'cause')} ({counts})"]
+    for word, found in groups.items():
+        for number, one in enumerate(found, 1):
+            cases = f"{count(one.cases, 'case')}, the first is case {one.number}"
+            lines.append(f"{word.upper()} {number} of {len(found)}: {cases}")
+            lines.append(textwrap.indent(_finding_text(one, hunt.subject), "  "))
+    if hunt.further:
+        lines.append(f"{count(hunt.further, 'case')} of further causes, which are not kept")
+    return "\n".join(lines)
 
 
 def _shrinking(shrunk: Shrunk, path: Path | None) -> str:

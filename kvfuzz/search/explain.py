@@ -36,17 +36,7 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     """Explains the diverged `verdict` on `case`; locates it if `locating`. An error here becomes a
     note: it must not hide the verdict."""
     notes: list[str] = []
-    location, paths = None, None
-    with seeded(case.seed):
-        if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
-            try:
-                paths = compare_paths(factory.subject(case), case)
-                if locating:
-                    location = locate(factory, case, paths=paths)
-            except Exception as error:
-                notes.append(f"not located: {one_line(error)}")
-    if locating and (location is None or location.first is None):
-        location = _locate_by_law(factory, case, verdict, notes) or location
+    location, paths = find_location(factory, case, verdict, notes, locating)
     try:
         subject = factory.subject(case)
         repeatable = judge_by(verdict.law, subject, case, factory.name).status == verdict.status
@@ -58,6 +48,25 @@ def explain(factory: Factory, case: Case, verdict: Verdict, locating: bool = Tru
     if _in_training(subject):
         notes.append("the model is in training mode, where dropout is random: call model.eval()")
     return Explanation(location, paths, repeatable, tuple(notes))
+
+
+def find_location(
+    factory: Factory, case: Case, verdict: Verdict, notes: list[str], locating: bool = True
+) -> tuple[Location | None, PathGroups | None]:
+    """Returns where the diverged `verdict` on `case` begins, and which paths agree; each None if
+    unknown. Without `locating` only the paths are compared. An error becomes one of the `notes`."""
+    location, paths = None, None
+    with seeded(case.seed):
+        if verdict.law == "agreement" and (verdict.error is None or verdict.error_step is not None):
+            try:
+                paths = compare_paths(factory.subject(case), case)
+                if locating:
+                    location = locate(factory, case, paths=paths)
+            except Exception as error:
+                notes.append(f"not located: {one_line(error)}")
+    if locating and (location is None or location.first is None):
+        location = _locate_by_law(factory, case, verdict, notes) or location
+    return location, paths
 
 
 def _locate_by_law(

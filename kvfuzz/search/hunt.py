@@ -1,4 +1,5 @@
-"""The hunt: draws cases until one diverges, shrinks it, locates it, and saves it."""
+"""The hunt: draws cases until one diverges, or one of each cause; shrinks it, locates it, and saves
+it."""
 
 from __future__ import annotations
 
@@ -9,24 +10,25 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.counterexample import Counterexample, make_counterexample
+from kvfuzz.case.case import KEEP
+from kvfuzz.case.counterexample import Counterexample
 from kvfuzz.case.features import FEATURES, PADDED
 from kvfuzz.case.files import name_in_folder
 from kvfuzz.errors import UsageError, did_you_mean
 from kvfuzz.oracle.laws import COMPANIONS, LAWS
-from kvfuzz.search.alone import with_what_ran_before
 from kvfuzz.search.crossings import Crossing, crossings
-from kvfuzz.search.explain import Explanation, explain
+from kvfuzz.search.explain import Explanation
+from kvfuzz.search.findings import NO_DETAILS, Finding, Keeper
 from kvfuzz.search.known_divergences import Expectation, warn_of_unmet
 from kvfuzz.search.pool import one_torch_thread
-from kvfuzz.search.rounds import Plan, Tally, fresh_seed, run_rounds, shard_seed, shrink_failure
+from kvfuzz.search.rounds import Plan, fresh_seed, run_rounds, shard_seed
 from kvfuzz.search.shrink import PASSES, Shrunk
 from kvfuzz.search.strategies import space_of
+from kvfuzz.search.tally import Tally
 from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.loading import Options, as_factory, import_named
-from kvfuzz.subjects.module_state import changes, module_state
+from kvfuzz.subjects.module_state import module_state
 from kvfuzz.subjects.protocol import LENGTHS, Factory, has_one_cache
 
 EXAMPLES = 200
@@ -45,7 +47,8 @@ class FuzzSettings:
     (`kvfuzz.oracle.laws`); each case is checked by agreement and by one of them, in rotation.
     Divergences that are `expected` are counted and do not end the hunt. A
     counterexample is shrunk in at most `shrink_passes` forward passes, written into `folder`, if
-    given, and located if `locate` is true.
+    given, and located if `locate` is true. With `keep_going` the hunt does not end at a divergence:
+    it looks for one of each cause (`kvfuzz.search.causes`), up to MOST_CAUSES.
 
     `database` is a folder where Hypothesis keeps failing cases; the next hunt tries them first,
     unless it has a `seed`. `progress` is called with the number of cases done. `announce` is called
@@ -66,6 +69,7 @@ class FuzzSettings:
     expected: Sequence[Expectation] = ()
     locate: bool = True
     shrink_passes: int = PASSES
+    keep_going: bool = False
     progress: Callable[[int], None] | None = None
     announce: Callable[[Hunt], None] | None = None
 
@@ -103,6 +107,7 @@ class FuzzKeywords(TypedDict, total=False):
     expected: Sequence[Expectation]
     locate: bool
     shrink_passes: int
+    keep_going: bool
     progress: Callable[[int], None] | None
     announce: Callable[[Hunt], None] | None
 
@@ -125,6 +130,9 @@ class Hunt:
     path of the calibration file, if one was used. `remarks` are those of the factory. `narrow`
     counts the cases that also ran as a user would run them, by dtype, and `not_narrow` says why
     others could not be judged there.
+
+    `findings` has the counterexample, and with `keep_going` one for each cause: the silent ones
+    first, then those that raise. `further` counts the cases of causes for which there was no room.
     """
 
     verdict: str
@@ -153,13 +161,42 @@ class Hunt:
     offers: frozenset[str] = frozenset()
     calls: CallLimits = ANY_CALL
     laws: tuple[str, ...] = COMPANIONS
-    failure: Shrunk | None = None
+    findings: tuple[Finding, ...] = ()
+    further: int = 0
+    keep_going: bool = False
     shard: str | None = None
     calibration: str | None = None
     remarks: tuple[str, ...] = ()
-    explanation: Explanation | None = None
-    counterexample: Counterexample | None = None
-    path: Path | None = None
+
+    @property
+    def failure(self) -> Shrunk | None:
+        """The smallest case of the first finding."""
+        return self.findings[0].failure if self.findings else None
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """The explanation of the first finding."""
+        return self.findings[0].explanation if self.findings else None
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first finding."""
+        return self.findings[0].counterexample if self.findings else None
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the first finding."""
+        return self.findings[0].path if self.findings else None
+
+    @property
+    def silent(self) -> tuple[Finding, ...]:
+        """The findings that show in logits alone."""
+        return tuple(one for one in self.findings if not one.raises)
+
+    @property
+    def raising(self) -> tuple[Finding, ...]:
+        """The findings in which a path raises, as a design does that refuses a call."""
+        return tuple(one for one in self.findings if one.raises)
 
     # The former names of two fields are kept for one release.
     @property
@@ -190,8 +227,6 @@ class Hunt:
 
     def to_json(self) -> dict[str, Any]:
         plain = "verdict subject seed shard calibration"
-        found = self.counterexample.to_json() if self.counterexample else None
-        paths = self.explanation.paths if self.explanation else None
         return {
             **{name: getattr(self, name) for name in (*plain.split(), *COUNTS)},
             "rows": self.rows,
@@ -206,19 +241,15 @@ class Hunt:
             "as_users_run_it": dict(self.narrow),
             "not_as_users_run_it": list(self.not_narrow),
             "seconds": round(self.seconds, 3),
-            "paths": paths.sentence if paths else None,
-            "agreeing": [list(group) for group in paths.groups] if paths else None,
-            "counterexample": str(self.path) if self.path else None,
-            "shrunk": self.failure.done if self.failure else None,
-            "shrink_passes": self.failure.passes if self.failure else None,
-            "repeatable": self.explanation.repeatable if self.explanation else None,
-            "notes": list(self.explanation.notes) if self.explanation else [],
-            "found": found,
+            "keep_going": self.keep_going,
+            "silent": [one.to_json() for one in self.silent],
+            "raises": [one.to_json() for one in self.raising],
+            **(self.findings[0].details() if self.findings else NO_DETAILS),
         }
 
 
-_NO_COUNTS = ("failure", "exercised", "vacuous_laws", "expected", "narrow", "not_narrow")
-_NOT_TOLD = (*_NO_COUNTS, "before_failure")
+_NO_COUNTS = ("exercised", "vacuous_laws", "expected", "narrow", "not_narrow")
+_NOT_TOLD = (*_NO_COUNTS, "failures")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     LENGTHS: ("ragged",),
@@ -244,7 +275,7 @@ def fuzz(subject: Any, **settings: Unpack[FuzzKeywords]) -> Hunt:
 
     The keyword arguments are the fields of FuzzSettings: `examples`, `seed`, `seconds`, `workers`,
     `shard`, `max_length`, `options`, `folder`, `database`, `laws`, `expected`, `locate`,
-    `shrink_passes`, `progress` and `announce`. With several workers, call it under
+    `shrink_passes`, `keep_going`, `progress` and `announce`. With several workers, call it under
     `if __name__ == "__main__"`, since each process imports the script. torch has one thread
     meanwhile. Raises UsageError and InvalidSubject.
     """
@@ -278,48 +309,49 @@ def _hunt(subject: Any, settings: FuzzSettings) -> Hunt:
     started = time.time()
     seed = fresh_seed() if settings.seed is None else settings.seed
     plan = _plan(factory, settings, seed, started)
+    folder = Path(settings.folder) if settings.folder is not None else None
+
+    def announce(found: Finding) -> None:
+        if settings.announce is not None:
+            so_far = hunt_of(Tally(found.number))
+            settings.announce(replace(so_far, verdict="diverged", findings=(found,)))
+
+    def hunt_of(tally: Tally) -> Hunt:
+        return _result(factory, settings, plan, seed, tally)
+
+    keeper = Keeper(factory, plan, folder, announce, state)
+
+    def keep(tally: Tally) -> None:
+        keeper.keep(tally.failures)
+
     if settings.workers == 1:
-        tally = run_rounds(factory, plan, settings.progress)
+        tally = run_rounds(factory, plan, settings.progress, keep)
     else:
-        tally = run_rounds_in_processes(plan, settings.workers, settings.progress)
+        tally = run_rounds_in_processes(plan, settings.workers, settings.progress, keep)
+    hunt = hunt_of(tally)
+    findings = keeper.follow_up(tally.failures)
+    return replace(hunt, findings=findings, seconds=time.time() - started)
+
+
+def _result(factory: Factory, settings: FuzzSettings, plan: Plan, seed: int, tally: Tally) -> Hunt:
+    """Returns what `tally` says of a hunt, before its failures are followed up."""
     shard, calibration = settings.shard, settings.options.calibration
-    hunt = Hunt(
-        "diverged" if tally.failure else "agreed" if tally.read else "inconclusive",
+    return Hunt(
+        "diverged" if tally.failures else "agreed" if tally.read else "inconclusive",
         factory.name,
         plan.seed,
-        time.time() - started,
+        0.0,
         **{name: getattr(tally, name) for name in (*COUNTS, *_NO_COUNTS)},
         offers=plan.space.offers,
         calls=plan.space.calls,
         laws=plan.laws,
         boundaries=crossings(plan.space, tally.longest),
-        warnings=() if tally.failure else _warnings(plan, tally),
+        warnings=() if tally.failures and not plan.keep_going else _warnings(plan, tally),
+        keep_going=plan.keep_going,
         shard=f"{shard[0]}/{shard[1]} of seed {seed}" if shard else None,
         calibration=calibration.path if calibration else None,
         remarks=tuple(factory.remarks),
     )
-    hunt = _follow_up(hunt, factory, plan, settings)
-    return _check_alone(hunt, state, tally.before_failure)
-
-
-def _check_alone(hunt: Hunt, state: Mapping[str, Any], history: Sequence[Case]) -> Hunt:
-    """Checks in a fresh process that the counterexample of `hunt` diverges by itself, if something
-    outside the cases may have had a part: modules whose `state` has changed, or a fresh subject
-    that does not diverge. Returns the hunt, with a note and a file that say what has to run first.
-    """
-    if hunt.path is None or hunt.counterexample is None or hunt.explanation is None:
-        return hunt
-    changed = changes(state, module_state())
-    if hunt.subject.startswith("<") or not (changed or not hunt.explanation.repeatable):
-        return hunt
-    found, note = with_what_ran_before(hunt.counterexample, history)
-    if note is None:
-        return hunt
-    kept = f" ({', '.join(changed[:3])} kept something)" if changed else ""
-    path = found.save(hunt.path.parent)
-    notes = (*hunt.explanation.notes, f"{note}{kept}")
-    explanation = replace(hunt.explanation, notes=notes)
-    return replace(hunt, counterexample=found, path=path, explanation=explanation)
 
 
 def _warnings(plan: Plan, tally: Tally) -> tuple[str, ...]:
@@ -327,8 +359,10 @@ def _warnings(plan: Plan, tally: Tally) -> tuple[str, ...]:
 
 
 def _plan(factory: Factory, settings: FuzzSettings, seed: int, started: float) -> Plan:
-    # Under a given seed the same cases are drawn each time, so kept cases must not come first.
-    database = settings.database if settings.seed is None else None
+    # Under a given seed the same cases are drawn each time, so kept cases must not come first. A
+    # hunt that keeps going fails no test of Hypothesis, which would forget the kept ones.
+    drawn_anew = settings.seed is not None or settings.keep_going
+    database = None if drawn_anew else settings.database
     return Plan(
         factory.name,
         settings.options,
@@ -340,41 +374,6 @@ def _plan(factory: Factory, settings: FuzzSettings, seed: int, started: float) -
         tuple(law for law in settings.laws if law != "agreement"),
         tuple(settings.expected),
         settings.shrink_passes,
+        settings.locate,
+        settings.keep_going,
     )
-
-
-def _follow_up(hunt: Hunt, factory: Factory, plan: Plan, settings: FuzzSettings) -> Hunt:
-    """Announces the failure of `hunt`, shrinks and locates it, and returns the hunt with what came
-    of that. The case is saved as it was found, and in the end the smaller one in its place."""
-    if hunt.failure is None:
-        return hunt
-    folder = Path(settings.folder) if settings.folder is not None else None
-
-    def saved(failure: Shrunk, explanation: Explanation | None = None) -> Hunt:
-        location = explanation.location.summary() if explanation and explanation.location else None
-        case, verdict, options = failure.case, failure.verdict, settings.options
-        found = make_counterexample(
-            factory.name, case, verdict, location, options.device, options.twin
-        )
-        found = found if failure.done else found.unfinished(failure.tried)
-        path = None if folder is None else found.save(folder)
-        return replace(
-            hunt, failure=failure, explanation=explanation, counterexample=found, path=path
-        )
-
-    before, began = set(folder.glob("*.json")) if folder else set(), time.time()
-    first = saved(hunt.failure)
-    if settings.announce is not None:
-        settings.announce(first)
-    shrunk = shrink_failure(factory, plan, hunt.failure)
-    seconds = hunt.seconds + time.time() - began
-    if shrunk.interrupted:
-        last = saved(shrunk)
-    else:
-        last = saved(shrunk, explain(factory, shrunk.case, shrunk.verdict, settings.locate))
-    if first.path is not None and first.path not in (last.path, *before):
-        first.path.unlink(missing_ok=True)
-    if shrunk.interrupted:
-        kept = f": the smallest case so far is kept in {last.path}" if last.path else ""
-        raise KeyboardInterrupt(f"interrupted{kept}")
-    return replace(last, seconds=seconds)

@@ -47,7 +47,7 @@ def run_strategy(
     have long rows, which cross boundaries in turn, from round to round: `index` is the number of
     this one.
     """
-    run = DrawnRound(space, examples, examine, Balance(space, examples), spare=examples)
+    run = DrawnRound(space, examples, examine, Balance(space, examples), examples, examples)
     long = climbs(space, index, examples)
     ordinary = examples - len(long)
     if examples >= TARGETED:
@@ -63,9 +63,9 @@ def run_strategy(
 class DrawnRound:
     """The cases of one round, drawn by one or several Hypothesis runs.
 
-    A case whose verdict proves nothing is replaced by another, up to `spare` times. `rejected` says
-    of each case of the present Hypothesis run whether it was rejected; `failed` is what `examine`
-    raised.
+    A case whose verdict proves nothing is replaced by another, up to `spare` times, and one that
+    diverged in a hunt that goes on up to `spare_diverged` times. `rejected` says of each case of
+    the present Hypothesis run whether it was rejected; `failed` is what `examine` raised.
     """
 
     space: Space
@@ -73,6 +73,7 @@ class DrawnRound:
     examine: Examine
     balance: Balance
     spare: int
+    spare_diverged: int = 0
     failed: Exception | None = None
     rejected: dict[str, bool] = field(default_factory=dict)
 
@@ -112,9 +113,8 @@ class DrawnRound:
         for attempt in range(ATTEMPTS):
             case = draw_climb(self.space, climb, derive_seed(seed, f"attempt {attempt}"))
             verdict = self.examine(case)
-            if verdict is None or verdict.status == "agreed" or not self.spare:
+            if verdict is None or not self._replaces(verdict):
                 return
-            self.spare -= 1
 
     def examine_or_reject(self, case: Case) -> None:
         """Examines `case`, unless it unbalances the run; rejects it if its verdict proves nothing,
@@ -136,12 +136,22 @@ class DrawnRound:
             raise
         if verdict is None:
             return
-        if verdict.status != "agreed" and self.spare and not again:
-            self.spare -= 1
+        if not again and self._replaces(verdict):
             self.rejected[key] = True
             hypothesis.reject()
-        if self.examples >= TARGETED:
+        if self.examples >= TARGETED and not verdict.diverged:
             hypothesis.target(verdict.excess)
+
+    def _replaces(self, verdict: Verdict) -> bool:
+        """Returns whether another case is to be drawn for one with this verdict, and counts it."""
+        left = self.spare_diverged if verdict.diverged else self.spare
+        if verdict.status == "agreed" or not left:
+            return False
+        if verdict.diverged:
+            self.spare_diverged -= 1
+        else:
+            self.spare -= 1
+        return True
 
 
 def _shares(focuses: tuple[str, ...], seed: int, examples: int) -> Iterator[tuple[str, int]]:

@@ -66,7 +66,7 @@ def fewer_entries(case: Case, _space: Space) -> Iterator[Case]:
     while length:
         for start in reversed(range(count - length + 1)):
             with suppress(InvalidCase):
-                yield _without_entries(case, start, start + length)
+                yield without_entries(case, start, start + length)
         length = min(length - 1, 2) if length <= 4 else length // 2
 
 
@@ -221,7 +221,7 @@ def _entry_without_row(entry: Entry, row: int) -> Entry:
     return entry
 
 
-def _without_entries(case: Case, start: int, stop: int) -> Case:
+def without_entries(case: Case, start: int, stop: int) -> Case:
     """Removes the entries `start` to `stop` from the schedule, the columns that they fed, and the
     ways to caches that they made."""
     steps = list(case.steps())

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.features import features_of, longest_read
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import KvfuzzError
 from kvfuzz.oracle.laws import COMPANIONS, NEEDED
 from kvfuzz.oracle.sensitivity import MOST_STEPS
+from kvfuzz.search.causes import find_cause
+from kvfuzz.search.detours import past_what_raises
 from kvfuzz.search.hypothesis_run import TARGETED, derive_seed, run_strategy
 from kvfuzz.search.judge import Judgement, judge
 from kvfuzz.search.judge_narrow import FIRST_NARROW, judge_narrow
 from kvfuzz.search.known_divergences import Expectation
-from kvfuzz.search.second_cache import run_twice
-from kvfuzz.search.shrink import PASSES, Bound, Shrunk, fails_alike, judge_like, shrink
+from kvfuzz.search.shrink import PASSES
 from kvfuzz.search.strategies import Space
+from kvfuzz.search.tally import MOST_REASONS, Failure, Tally, distinct
 from kvfuzz.subjects.loading import Options
 from kvfuzz.subjects.protocol import Factory
 
@@ -34,110 +34,11 @@ ROUND = 50
 SHORT_ROUNDS = 4
 """A hunt begins with this many rounds of ROUND cases, which several processes can share. Then come
 rounds of TARGETED cases, which are long enough to climb the excess."""
-MOST_REASONS = 3
 RECENT = 50
 """So many cases before a failure are kept, in case that it needs them (`kvfuzz.search.alone`)."""
 
-
-@dataclass
-class Tally:
-    """Counts over the cases of one or several rounds, up to the first case that diverged.
-
-    `positions` and `weak_positions` count positions, the others cases: `discarded`, `weak`,
-    `vacuous` and `prefixwise` ones by their verdict; in `read` those that agreed and read their
-    cache, which is the evidence (only a second step reads a cache); in `exercised`, by feature and
-    by companion law, those that agreed; in `vacuous_laws`, those in which it could not have failed;
-    in `expected`, by index in the plan, those that diverged as expected. `longest` is the longest
-    row of a case that agreed, up to a call that read it. `narrow` counts those that ran in a narrow
-    dtype too, and `not_narrow` says why others could not be judged there.
-    """
-
-    cases: int = 0
-    positions: int = 0
-    weak_positions: int = 0
-    discarded: int = 0
-    weak: int = 0
-    vacuous: int = 0
-    read: int = 0
-    prefixwise: int = 0
-    longest: int = 0
-    worst_excess: float = 0.0
-    reasons: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
-    exercised: Counter[str] = field(default_factory=Counter)
-    vacuous_laws: Counter[str] = field(default_factory=Counter)
-    expected: Counter[int] = field(default_factory=Counter)
-    narrow: Counter[str] = field(default_factory=Counter)
-    not_narrow: tuple[str, ...] = ()
-    failure: Shrunk | None = None
-    before_failure: tuple[Case, ...] = ()
-
-    def add(self, case: Case, judgement: Judgement) -> None:
-        """Counts a case by its judgement."""
-        verdict, companion = judgement.verdict, judgement.companion
-        agreed = verdict.status == "agreed"
-        if agreed:
-            self.exercised.update(features_of(case))
-            self.longest = max(self.longest, longest_read(case))
-        if companion is not None and companion.status == "agreed":
-            self.exercised[companion.law] += 1
-        if companion is not None and companion.status == "vacuous":
-            self.vacuous_laws[companion.law] += 1
-        self.cases += 1
-        self.positions += verdict.positions if agreed or verdict.diverged else 0
-        self.weak_positions += verdict.weak_positions
-        self.discarded += verdict.status == "discarded"
-        self.weak += verdict.status == "weak"
-        self.vacuous += verdict.status == "vacuous"
-        self.read += agreed and case.reads_cache
-        self.prefixwise += verdict.prefixwise
-        if verdict.basis != "least":
-            self.worst_excess = max(self.worst_excess, verdict.excess)
-        self.reasons = _distinct((*self.reasons, verdict.reason))[:MOST_REASONS]
-        self.bases = _distinct((*self.bases, verdict.basis))
-
-    def __add__(self, more: Tally) -> Tally:
-        """Returns the tally of these rounds and the ones that follow."""
-        counts = "cases positions weak_positions discarded weak vacuous read prefixwise"
-        return Tally(
-            **{name: getattr(self, name) + getattr(more, name) for name in counts.split()},
-            longest=max(self.longest, more.longest),
-            worst_excess=max(self.worst_excess, more.worst_excess),
-            reasons=_distinct((*self.reasons, *more.reasons))[:MOST_REASONS],
-            bases=_distinct((*self.bases, *more.bases)),
-            exercised=self.exercised + more.exercised,
-            vacuous_laws=self.vacuous_laws + more.vacuous_laws,
-            expected=self.expected + more.expected,
-            narrow=self.narrow + more.narrow,
-            not_narrow=_distinct((*self.not_narrow, *more.not_narrow))[:MOST_REASONS],
-            failure=self.failure or more.failure,
-            before_failure=self.before_failure or more.before_failure,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        found = self.failure
-        # A failure of a round has not been shrunk: its case and verdict are all there is.
-        failure = found and {"case": found.case.to_json(), "verdict": asdict(found.verdict)}
-        before = [case.to_json() for case in self.before_failure]
-        return {**vars(self), "failure": failure, "before_failure": before}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Tally:
-        """Returns the tally that `to_json` gave, after a round trip through JSON."""
-        made, found = cls(**data), data["failure"]
-        made.reasons, made.bases = tuple(made.reasons), tuple(made.bases)
-        made.narrow, made.not_narrow = Counter(made.narrow), tuple(made.not_narrow)
-        made.exercised, made.vacuous_laws = Counter(made.exercised), Counter(made.vacuous_laws)
-        made.expected = Counter({int(index): n for index, n in made.expected.items()})
-        made.before_failure = tuple(map(Case.from_json, made.before_failure))
-        if found is not None:
-            case, verdict = Case.from_json(found["case"]), Verdict.from_json(found["verdict"])
-            made.failure = Shrunk(case, verdict, passes=0, done=False)
-        return made
-
-
-def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word for word in words if word is not None))
+Progress = Callable[[int], None]
+Counted = Callable[[Tally], None]
 
 
 @dataclass(frozen=True)
@@ -146,8 +47,8 @@ class Plan:
 
     `until` is the time limit in seconds since the epoch, `database` the folder of saved failing
     cases. Each case is also checked by one of the companion `laws`, in rotation. Divergences that
-    are `expected` do not end the hunt. One that does is shrunk in at most
-    `shrink_passes` forward passes.
+    are `expected` do not end the hunt, and with `keep_going` no divergence does. One that is not
+    expected is shrunk in at most `shrink_passes` forward passes, and located if `locate` is true.
     """
 
     subject: str
@@ -160,6 +61,8 @@ class Plan:
     laws: tuple[str, ...] = COMPANIONS
     expected: tuple[Expectation, ...] = ()
     shrink_passes: int = PASSES
+    locate: bool = True
+    keep_going: bool = False
 
     def round_size(self, index: int) -> int:
         """Returns the number of cases of round `index`; 0 past the last round."""
@@ -209,12 +112,17 @@ def _start(index: int) -> int:
     return ROUND * min(index, SHORT_ROUNDS) + TARGETED * max(0, index - SHORT_ROUNDS)
 
 
-def run_rounds(factory: Factory, plan: Plan, progress: Callable[[int], None] | None) -> Tally:
-    """Runs the rounds of `plan` in order, up to the first failure."""
+def run_rounds(
+    factory: Factory, plan: Plan, progress: Progress | None, counted: Counted | None = None
+) -> Tally:
+    """Runs the rounds of `plan` in order, up to the first failure unless it keeps going. `progress`
+    is called with the number of cases done, `counted` with the tally after each round."""
     total = Tally()
     for index in plan.rounds():
         total += run_round(factory, plan, index, progress, total.cases)
-        if total.failure is not None:
+        if counted is not None:
+            counted(total)
+        if total.failures and not plan.keep_going:
             break
     return total
 
@@ -223,65 +131,25 @@ def run_round(
     factory: Factory,
     plan: Plan,
     index: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     before: int = 0,
 ) -> Tally:
-    """Runs one round of `plan`, up to the first failure, which is not shrunk yet. `progress` is
-    called with the number of cases done, of which `before` were done in earlier rounds."""
+    """Runs one round of `plan`, up to the first failure unless it keeps going; no failure is shrunk
+    yet. `progress` is called with the number of cases done, of which `before` were done in earlier
+    rounds."""
     seed, examples = plan.round_seed(index), plan.round_size(index)
     run = _Round(factory, plan, progress, before, climbs=examples >= TARGETED)
     try:
         run_strategy(plan.space, seed, examples, run.examine, plan.database, index)
     except _Refused as refused:
         raise refused.error from None
-    except _Diverged as found:
-        run.tally.failure = Shrunk(found.case, found.verdict, passes=0, done=False)
-        run.tally.before_failure = tuple(run.recent)
+    except _Diverged:
+        pass
     return run.tally
 
 
-def shrink_failure(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
-    """Returns the simplest case found that fails in the same way as the one of `failure`, or as a
-    program that runs it twice, where it is not repeatable. Ctrl-C
-    ends the shrinking, and the smallest case so far counts."""
-
-    def judge_again(case: Case) -> Verdict:
-        leeway = plan.options.leeway(case.dtype)
-        verdict = judge_like(failure.verdict, factory, case, leeway)
-        if plan.expectation_for(case, verdict) is not None:
-            return Verdict("discarded", reason="a known divergence")
-        return verdict
-
-    failure = _in_one_program(factory, plan, failure)
-    bound = Bound(plan.shrink_passes)
-    stops = (KeyboardInterrupt,)
-    return shrink(failure.case, failure.verdict, judge_again, plan.space, bound, stops)
-
-
-def _in_one_program(factory: Factory, plan: Plan, failure: Shrunk) -> Shrunk:
-    """Returns the failure of a case that gave other logits when it ran again, as the divergence of
-    a program that runs it twice, if that diverges: it can be located."""
-    twice = run_twice(failure.case) if failure.verdict.law == "repeatability" else None
-    if twice is None:
-        return failure
-    agreement = Verdict("diverged")
-    try:
-        verdict = judge_like(agreement, factory, twice, plan.options.leeway(twice.dtype))
-    except KvfuzzError:
-        return failure
-    known = plan.expectation_for(twice, verdict) is not None
-    if not fails_alike(verdict, agreement) or known:
-        return failure
-    return Shrunk(twice, verdict, failure.passes, failure.done)
-
-
 class _Diverged(Exception):
-    """Carries a failing case through Hypothesis, which keeps it in its database."""
-
-    def __init__(self, case: Case, verdict: Verdict) -> None:
-        super().__init__(verdict.status)
-        self.case = case
-        self.verdict = verdict
+    """Ends a round at a failing case, which Hypothesis keeps in its database."""
 
 
 class _Refused(BaseException):
@@ -297,7 +165,7 @@ class _Refused(BaseException):
 class _Round:
     factory: Factory
     plan: Plan
-    progress: Callable[[int], None] | None
+    progress: Progress | None
     before: int
     climbs: bool
     tally: Tally = field(default_factory=Tally)
@@ -307,8 +175,10 @@ class _Round:
     """How many of the narrow dtypes had their turn."""
 
     def examine(self, case: Case) -> Verdict | None:
-        """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to.
-        Returns None once time is up; one case is run however late a worker starts."""
+        """Judges `case` and counts it. Raises _Diverged if it diverged and is not expected to,
+        unless the hunt keeps going: then a case that raises is led past the step that does, and the
+        verdict is the one on what is left. Returns None once time is up; one case is run however
+        late a worker starts."""
         tally = self.tally
         if tally.cases and self.plan.overdue:
             return None
@@ -328,12 +198,31 @@ class _Round:
         if self.progress is not None:
             self.progress(self.before + tally.cases)
         if verdict.diverged and expected is None:
-            raise _Diverged(case, verdict)
+            self._note(case, verdict)
+            past = past_what_raises(case, verdict)
+            return self.examine(past) if past is not None and self._fits(past) else verdict
         self.recent.append(case)
         if verdict.status in ("agreed", "weak"):
             self.traced |= branches
             self._run_narrow(case)
         return verdict
+
+    def _note(self, case: Case, verdict: Verdict) -> None:
+        """Keeps or counts a case that diverged. Raises _Diverged unless the hunt keeps going."""
+        tally, plan = self.tally, self.plan
+        cause = find_cause(self.factory, case, verdict, plan.locate) if plan.keep_going else None
+        tally.note(Failure(case, verdict, tally.cases, tuple(self.recent), cause))
+        if not plan.keep_going:
+            raise _Diverged
+        self.recent.append(case)
+
+    def _fits(self, case: Case) -> bool:
+        """Whether the subject takes a case that was drawn as another one."""
+        try:
+            self.factory.subject(case)
+        except KvfuzzError:
+            return False
+        return True
 
     def _run_narrow(self, case: Case) -> None:
         """Runs `case` in a narrow dtype as well, if it is the turn of one. Raises _Diverged."""
@@ -344,10 +233,10 @@ class _Round:
         leeway = self.plan.options.leeway(dtypes[turn])
         narrow, verdict = judge_narrow(self.factory, case, dtypes[turn], leeway)
         if verdict.diverged and self.plan.expectation_for(narrow, verdict) is None:
-            raise _Diverged(narrow, verdict)
+            self._note(narrow, verdict)
         if verdict.status == "discarded":
             why = f"{dtypes[turn]}: {verdict.reason}"
-            tally.not_narrow = _distinct((*tally.not_narrow, why))[:MOST_REASONS]
+            tally.not_narrow = distinct((*tally.not_narrow, why))[:MOST_REASONS]
         else:
             tally.narrow[dtypes[turn]] += 1
 

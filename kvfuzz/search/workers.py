@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -11,14 +10,15 @@ from typing import Any
 from kvfuzz import errors
 from kvfuzz.errors import Inconclusive, KvfuzzError
 from kvfuzz.search.pool import Pool, Say, Work
-from kvfuzz.search.rounds import Plan, Tally, run_round
+from kvfuzz.search.rounds import Counted, Plan, Progress, run_round
+from kvfuzz.search.tally import Tally
 from kvfuzz.subjects.loading import load
 
 
 def run_rounds_in_processes(
-    plan: Plan, workers: int, progress: Callable[[int], None] | None
+    plan: Plan, workers: int, progress: Progress | None, counted: Counted | None = None
 ) -> Tally:
-    """Runs the rounds of `plan` up to the first failure; gives the same tally as `run_rounds`.
+    """Runs the rounds of `plan` as `run_rounds` does, and gives the same tally.
 
     Tallies are added in the order of the rounds, and rounds after the first failing one are
     ignored. Raises Inconclusive if a worker process dies.
@@ -37,7 +37,9 @@ def run_rounds_in_processes(
             total += Tally.from_json(ended.result["tally"])
             if progress is not None:
                 progress(total.cases)
-            if total.failure is not None:
+            if counted is not None:
+                counted(total)
+            if total.failures and not plan.keep_going:
                 break
     return total
 
