@@ -110,6 +110,17 @@ def test_a_fault_sees_what_its_call_is_given():
     assert [int(one[3]) for one in seen] == [0, 0, 2, 0]
 
 
+def test_asking_for_the_length_is_outside_of_every_call():
+    """A fault in the code that tells the length would otherwise see the call before."""
+    seen = []
+    method = when.told(
+        lambda tokens, cache: None, lambda cache: seen.append(when.filled()) or cache
+    )
+    method(torch.zeros(1, 1), 3)
+    method(torch.zeros(1, 1), 4)
+    assert seen == [False, False]
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -33,7 +33,7 @@ def test_nothing_is_recorded_after_the_step_that_goes_wrong():
     short = kvfuzz.locate(models.ForgetsOnDecode, case(1, 1, vocabulary=11))
     long = kvfuzz.locate(models.ForgetsOnDecode, LONG)
     assert (long.first.step, long.first.source) == (1, short.first.source)
-    assert {cell.step for cell in long.cells} == {0, 1}
+    assert max(cell.step for cell in long.cells) == 1
     assert all((cell.excess > 1) == (cell.step == 1) for cell in long.cells)
 
 

@@ -70,6 +70,66 @@ def test_what_reads_the_wrong_right_state_is_named(what, tmp_path):
     assert found.candidates == ()
 
 
+# The line to name is another than the changed one, which computes nothing then.
+SHOWN = {
+    "scores lack the keys of earlier calls": (
+        "functions",
+        "key = torch.cat((past[0], key), dim=3)",
+        f"key = key {FILLED} torch.cat((past[0], key), dim=3)",
+        "scores = torch.matmul(query, key) / SIZE**0.5",
+    ),
+    "a write to the cache reads another state": (
+        "cache_object",
+        "torch.cat((self.keys[layer], key), dim=2)",
+        f"torch.cat((self.keys[layer], value {FILLED} key), dim=2)",
+        "self.keys[layer] = torch.cat(",
+    ),
+    "a state of an earlier position is found at that position alone": (
+        "squeezed",
+        "x = x + mixed\n        x = x",
+        f"x = _when.stale(self, 'x', x + mixed) {FILLED} x + mixed\n        x = x",
+        "x = x + self.mlp(self.norm2(x))",
+    ),
+    "a variance over another axis": (
+        "functions",
+        "variance = x.pow(2).mean(-1",
+        f"variance = x.pow(2).mean((0 {FILLED} -1)",
+        "variance = x.pow(2)",
+    ),
+    "NaN comes from a softmax": (
+        "functions",
+        "probabilities = torch.softmax(scores, dim=-1)",
+        f"probabilities = torch.softmax(scores - (torch.inf {FILLED} 0), dim=-1)",
+        "probabilities = torch.softmax(",
+    ),
+    "a token sees later ones in both paths": (
+        "functions",
+        "scores = scores + bias",
+        "scores = scores - bias.nan_to_num(neginf=-1e30)",
+        "scores = scores - bias",
+    ),
+    "no mask in both paths": (
+        "functions",
+        "scores = scores + bias",
+        "scores = scores * 1",
+        "probabilities = torch.softmax(",
+    ),
+    "a mask that hides nothing in both paths": (
+        "squeezed",
+        "columns > rows[:, None]",
+        "columns > rows[:, None] + 99",
+        "scores = scores.masked_fill(",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_the_line_that_shows_the_fault_is_named(what, tmp_path):
+    *fault, line = SHOWN[what]
+    found, _ = located(tmp_path, *fault)
+    assert found.first.source.text.startswith(line)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "becomes"),
     [
@@ -124,6 +184,45 @@ def test_what_a_condition_leaves_out_may_be_the_condition():
     assert first == found.first.source
     assert first.text == "return states.tanh() @ self.embedding.T"
     assert second.text.startswith("states = states + torch.arange")
+
+
+class Skipping(Conditional):
+    """Leaves out a function as a whole, on every decode."""
+
+    def turned(self, states):
+        return states + states.flip(-1)
+
+    def run(self, tokens, start, shifts):
+        states = self.embedding[tokens]
+        states = self.turned(states) if shifts else states
+        return states.tanh() @ self.embedding.T
+
+
+def test_where_a_function_is_left_out_its_call_is_named():
+    """None of its own lines runs in the step that goes wrong."""
+    found = kvfuzz.locate(Skipping(), kvfuzz.Case(((3, 5),), (1, 1), 0, "float32"))
+    assert found.first.source.text == "states = self.turned(states) if shifts else states"
+
+
+class Repeating(Conditional):
+    """Gives the logits of its first call back in every call."""
+
+    def uncached(self, tokens):
+        return self.run(tokens, 0, False)
+
+    def new_cache(self, batch):
+        return None
+
+    def cached(self, tokens, cache):
+        logits = self.run(tokens, 0, False)
+        first = logits if cache is None else cache
+        return first, first
+
+
+def test_logits_of_another_call_are_named_by_the_call_of_the_model():
+    """No operation of the model's code has made the difference."""
+    found = kvfuzz.locate(Repeating(), kvfuzz.Case(((3, 5),), (1, 1), 0, "float32"))
+    assert found.first.source.text == "logits = self.run(tokens, 0, False)"
 
 
 class Fading:

@@ -9,6 +9,7 @@ from kvfuzz.case.schedule import Crop, Fork, New, Padded, Reorder, Reset, Restor
 from kvfuzz.localize.guilty_operation import find_guilty_operation, without_operations
 from kvfuzz.localize.lookalikes import WrongState, find_lookalike
 from kvfuzz.localize.operations.align import align, align_by_content, axis_sizes
+from kvfuzz.localize.operations.source_lines import line_of_function
 from tests.locate_cases import case
 from tests.subjects import operated
 from tests.subjects.faulty_decoders import line_of
@@ -134,3 +135,14 @@ def test_a_factor_is_said_in_the_digits_that_tell_it(factor):
     right = torch.linspace(1, 2, 12, dtype=torch.float64).reshape(1, 3, 4) ** 2
     cause, seen = find_lookalike(WrongState(right * factor, right, (0, 1, 2)))
     assert (cause, seen) == ("scale", f"it is {factor:g} times what it should be")
+
+
+def test_no_line_of_an_adapter_is_named():
+    """A method in kvfuzz's own folder has no line, one of the user's or of the built-in decoder's
+    has."""
+    from kvfuzz.subjects.transformers.subject import TransformersSubject
+    from kvfuzz.subjects.zoo.decoder import Decoder
+
+    assert line_of_function(TransformersSubject._reorder) is None
+    assert line_of_function(Decoder.cached) is not None
+    assert line_of_function(operated.RingDecoder.cached) is not None

@@ -46,6 +46,7 @@ def told(method: Callable[..., Any], length: Callable[[Any], int] | None) -> Cal
     @wraps(method)
     def told_method(tokens: Any, *rest: Any, **given: Any) -> Any:
         global _past, _fed
+        _past = _fed = 0  # asking for the length may run the fault itself
         _past = 0 if length is None else int(length(rest[0] if rest else given["cache"]))
         _fed = tokens.shape[1]
         if _past == 0:

@@ -6,9 +6,9 @@ or a later token does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -16,17 +16,30 @@ from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import layout
 from kvfuzz.localize.operations.difference import abs_difference, allowed_for
 from kvfuzz.localize.operations.events import OUTPUT, Event, Recording
+from kvfuzz.localize.operations.open_states import axes_of, find_opening
 from kvfuzz.localize.operations.record import WatchedSubject, record
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached
 
 Rows = tuple[tuple[int, ...], ...]
 _Part = Callable[[Event], Tensor | None]
+# Lengths that the other axes of a state seldom have.
+_LENGTHS = (11, 23, 47, 97)
 
 
-def find_leak(subject: Subject, case: Case, law: str) -> tuple[Recording, Event, float] | None:
-    """Returns the recording, the operation and by how much its result moves, of the first path that
-    breaks `law` on `case`; None where no operation does, and for padded rows."""
+@dataclass(frozen=True)
+class Leak:
+    """A run of a path that breaks a law: its `recording`, the operations that may be to blame, the
+    likeliest first, and by how much the result of the first that moves has `moved`."""
+
+    recording: Recording
+    suspects: Sequence[Event]
+    moved: float
+
+
+def find_leak(subject: Subject, case: Case, law: str) -> Leak | None:
+    """Returns the leak of the first path that breaks `law` on `case`; None where no result of an
+    operation moves, and for padded rows."""
     rows = layout(case).sequences
     if law == "isolation":
         runs: list[Callable[[Rows], Recording]] = [lambda one: record_whole(subject, one)]
@@ -35,6 +48,7 @@ def find_leak(subject: Subject, case: Case, law: str) -> tuple[Recording, Event,
         changes = ((_other_rows(rows, row, subject), 0, row) for row in range(len(rows)))
     else:
         runs = [lambda one: record_whole(subject, one)]
+        rows = _lengthened(rows, subject)
         length = len(rows[0])
         starts = sorted({length // 2, length - 1} - {0})
         changes = ((_later(rows, start, subject), 1, start) for start in starts)
@@ -44,7 +58,9 @@ def find_leak(subject: Subject, case: Case, law: str) -> tuple[Recording, Event,
         for others, axis, kept in changed if len(set(map(len, rows))) == 1 else ():
             found = _first_moved(before, run(others), _entries(axis, kept, rows))
             if found is not None:
-                return before, *found
+                event, moved = found
+                opened = find_opening(before.events, event, len(rows[0])) if axis else [event]
+                return Leak(before, opened, moved)
     return None
 
 
@@ -54,6 +70,17 @@ def _other_rows(rows: Rows, kept: int, subject: Subject) -> Rows:
 
 def _later(rows: Rows, start: int, subject: Subject) -> Rows:
     return tuple((*row[:start], *_next(row[start:], subject)) for row in rows)
+
+
+def _lengthened(rows: Rows, subject: Subject) -> Rows:
+    """Returns `rows` with more tokens, where they may be longer: no other axis of a state should
+    have their length."""
+    longest = max(map(len, rows))
+    length = next((one for one in _LENGTHS if one > longest), longest)
+    if len(set(map(len, rows))) > 1 or length > (subject.max_length or length):
+        return rows
+    more = range(1, length - longest + 1)
+    return tuple((*row, *((row[-1] + n) % subject.vocab_size for n in more)) for row in rows)
 
 
 def _next(tokens: tuple[int, ...], subject: Subject) -> tuple[int, ...]:
@@ -72,8 +99,10 @@ def _entries(axis: int, kept: int, rows: Rows) -> _Part:
 
     def of_tokens(event: Event) -> Tensor | None:
         state = event.output
-        sized = [n for n, size in enumerate(state.shape) if size == len(rows[0])]
-        return state.narrow(sized[0], 0, kept) if len(sized) == 1 and state.dim() > 1 else None
+        sized = axes_of(state, len(rows[0]))
+        for along in sized:  # of queries and keys, those of kept tokens
+            state = state.narrow(along, 0, kept)
+        return state if len(sized) in (1, 2) and state.dim() > 1 else None
 
     return of_row if axis == 0 else of_tokens
 

@@ -23,6 +23,7 @@ from kvfuzz.errors import KvfuzzError
 from kvfuzz.localize import traced_states
 from kvfuzz.localize.causes import Facts, advice, find_cause
 from kvfuzz.localize.guilty_operation import GuiltyOperation, find_guilty_operation
+from kvfuzz.localize.leaks import locate_leak
 from kvfuzz.localize.location import Divergence, Line, Location, SiteDifference, find_latents
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.localize.operations import evidence
@@ -161,6 +162,11 @@ def _by_operations(
 ) -> Location | None:
     """Locates by every operation that the subject computes with torch; None if the logits differ
     and nothing inside could be compared."""
+    if paths is not None and not paths.prefixes_agree:
+        leak = locate_leak(subject, case, "causality")
+        if leak is not None:
+            note = "the uncached path is not causal: its logits move with later tokens"
+            return replace(leak, notes=(note,))
     if find_suspect(paths)[0] == "uncached":
         traced = trace_uncached(subject, case)
     else:

@@ -11,22 +11,18 @@ import torch
 from torch import Tensor
 
 from kvfuzz.case.case import Case
-from kvfuzz.case.layout import fed_positions, layout, slot_positions
-from kvfuzz.localize.causes import advice
-from kvfuzz.localize.changed_runs import find_leak, record_cached, record_whole
+from kvfuzz.case.layout import layout
+from kvfuzz.localize.changed_runs import record_cached, record_whole
+from kvfuzz.localize.leaks import locate_alone, locate_leak
 from kvfuzz.localize.locate import locate
-from kvfuzz.localize.location import Divergence, Location
-from kvfuzz.localize.operations.align import axis_sizes
+from kvfuzz.localize.location import Location
 from kvfuzz.localize.operations.difference import abs_difference
 from kvfuzz.localize.operations.events import OUTPUT, Event, Recording
 from kvfuzz.localize.operations.record import WatchedSubject, record
-from kvfuzz.localize.operations.sites import Sites, owner_of
-from kvfuzz.localize.operations.source_lines import forward_line
 from kvfuzz.subjects.dtypes import dtype_name
 from kvfuzz.subjects.precision import is_coarser
 from kvfuzz.subjects.protocol import Factory, Subject
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, run_uncached, seeded
-from kvfuzz.subjects.trace import Site
 
 _Cast = tuple[torch.dtype, torch.dtype]
 _RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "poisson", "exponential")
@@ -40,20 +36,9 @@ def locate_by_law(factory: Factory, case: Case, law: str, precision: bool) -> Lo
     if law == "repeatability":
         return locate_repetition(factory, case)
     if law in ("isolation", "causality"):
-        return locate_leak(factory, case, law)
+        with seeded(case.seed):
+            return locate_leak(factory.subject(case), case, law)
     return locate(factory, case, strict=True) if law == "latent" else None
-
-
-def locate_leak(factory: Factory, case: Case, law: str) -> Location | None:
-    """Returns the first line whose result for a token moves when another row (`law` "isolation") or
-    a later token ("causality") is changed; None if no state shows it."""
-    with seeded(case.seed):
-        found = find_leak(factory.subject(case), case, law)
-    if found is None:
-        return None
-    recording, event, apart = found
-    what = "another row" if law == "isolation" else "a later token"
-    return _location(recording, case, event, apart, "unknown", f"it moves with {what}")
 
 
 def locate_cast(factory: Factory, case: Case) -> Location | None:
@@ -72,7 +57,7 @@ def locate_cast(factory: Factory, case: Case) -> Location | None:
             same = source.shape == event.output.shape
             lost = float(abs_difference(event.output, source).max()) if same else 0.0
             seen = f"it rounds {dtype_name(cast[0])} to {dtype_name(cast[1])}"
-            return _location(recording, case, event, lost, "dtype", seen)
+            return locate_alone(recording, case, [event], lost, "dtype", seen)
     return None
 
 
@@ -111,38 +96,10 @@ def _first_change(subject: Subject, case: Case, run: Callable[[], Recording]) ->
     for event, again in zip(one.events, run().events, strict=False):
         mine, theirs = event.output, again.output
         if mine.shape != theirs.shape or event.operation != again.operation:
-            return _location(one, case, event, torch.inf, "not repeatable", "")
+            return locate_alone(one, case, [event], torch.inf, "not repeatable", "")
         apart = float(abs_difference(mine, theirs).max()) if mine.numel() else 0.0
         if apart and event.places:
             drawn = any(word in event.operation for word in _RANDOM)
             seen = "it is drawn at random" if drawn else "an earlier call has changed it"
-            return _location(one, case, event, apart, "not repeatable", seen)
+            return locate_alone(one, case, [event], apart, "not repeatable", seen)
     return None
-
-
-def _location(
-    recording: Recording, case: Case, event: Event, difference: float, cause: str, seen: str
-) -> Location:
-    """Returns the location of `event`, which no state of the other path is compared with."""
-    step = next(one for one in case.steps() if one.index == max(event.step, 0))
-    position, site = 0, Site("cache", 0)
-    if step.feeds:
-        sizes = axis_sizes(slot_positions(step), step.size, len(step.after[0]))
-        sites = Sites(recording.of(event.step), recording.norms, sizes, recording.blocks)
-        position, site = fed_positions(step)[0][0], sites.of(event, None)
-    owner = owner_of(recording.events, recording.blocks)
-    line, caller = recording.line_of(event, owner), forward_line(event.places)
-    first = Divergence(
-        step.index,
-        0,
-        position,
-        site,
-        difference,
-        0.0,
-        line,
-        module=event.module or None,
-        operation=event.operation,
-        caller=caller if line and caller and caller.function != line.function else None,
-    )
-    text = advice(cause, site, 0, position, seen)
-    return Location(first, cause, text, suspect="cached" if cause == "dtype" else "unknown")

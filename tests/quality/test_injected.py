@@ -143,6 +143,12 @@ def test_an_operation_left_out_is_no_difference_of_its_own():
     assert reached(faulty, clean, clean, own) == (("model", 3),)
 
 
+def test_what_nothing_has_computed_does_not_differ():
+    """NaN, which fills unwritten memory, is the same in both runs."""
+    clean, faulty = ([operation(1, torch.nan), operation(2, end)] for end in (1.0, 2.0))
+    assert reached(faulty, clean, clean, frozenset()) == (("model", 2),)
+
+
 def test_what_a_line_counts_as(bench):
     """A line of the library's own files is outside, even if the copied one has that number."""
     fault = next(fault for fault in FAULTS if fault.name == "llama.position_one_too_far")

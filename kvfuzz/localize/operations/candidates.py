@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kvfuzz.localize.location import Line
 from kvfuzz.localize.operations.events import Event
+from kvfuzz.localize.operations.open_states import FLATTENING
 from kvfuzz.localize.operations.rightness import MOVES
 from kvfuzz.localize.operations.traced_case import TracedCase
 
 _MOST = 4
-_FLATTENING = ("view", "reshape", "flatten", "unflatten")
 
 
 def find_candidates(
@@ -45,7 +45,7 @@ def find_candidates(
 def _reshaped(traced: TracedCase, blamed: Event) -> list[Event]:
     """Returns what `blamed` was made from, if it only gives that another shape and both runs have
     it: its axes may be in a wrong order in both, and only mix tokens where there are several."""
-    if blamed.operation not in _FLATTENING or traced.comparisons.of(blamed.index) is None:
+    if blamed.operation not in FLATTENING or traced.comparisons.of(blamed.index) is None:
         return []
     return [traced.recording.events[index] for index in blamed.inputs]
 

@@ -21,7 +21,8 @@ from kvfuzz.localize.operations.events import Event
 class ComparedEvent:
     """A state and its reference, in `pieces`. `differences` holds for each piece the largest
     |difference| at each of its positions (or one number in all), `largest` is the largest of these;
-    `allowed` is the tolerance of each, and `sizes` are those of both runs."""
+    `allowed` is the tolerance of each, and `sizes` are those of both runs. `missing` says in words
+    what the state lacks, None if nothing."""
 
     event: Event
     partner: Event
@@ -30,6 +31,7 @@ class ComparedEvent:
     differences: tuple[tuple[float, ...], ...]
     largest: float
     allowed: float
+    missing: str | None = None
 
     @property
     def differs(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from kvfuzz.case.case import Step
 from kvfuzz.case.layout import real_tokens
@@ -13,7 +14,7 @@ from kvfuzz.localize.operations.compare_states import (
     allowed_difference,
     compare_events,
 )
-from kvfuzz.localize.operations.events import Event, Recording, find_logits
+from kvfuzz.localize.operations.events import TAPPED, Event, Recording, find_logits
 from kvfuzz.localize.operations.pair import (
     EventGroups,
     Pairs,
@@ -86,7 +87,7 @@ class Comparisons(Mapping[int, ComparedEvent]):
             if partner is not None:
                 one = self._compare_with(event, partner, reference)
             if one is not None and not one.differs:
-                return self._unless_older(one)
+                return self._unless_short(one) or self._unless_older(one)
         return None if one is None else self._unless_older(_allow_noise(one, reference))
 
     def _compare_with(
@@ -137,6 +138,22 @@ class Comparisons(Mapping[int, ComparedEvent]):
             self._partial.add(index)
         return None
 
+    def _unless_short(self, one: ComparedEvent) -> ComparedEvent | None:
+        """Returns a comparison that differs for scores with the keys of the call alone, which
+        agree with a part of their counterpart; None for other states."""
+        sizes, shape = one.sizes, one.event.output.shape
+        keys = [
+            mine
+            for mine, other in zip(shape, one.partner.output.shape, strict=False)
+            if other == sizes.length and mine == sizes.fed
+        ]
+        attends = one.event.index in self._calls[one.event.step].scores
+        if not attends or len(keys) != 2 or not sizes.plain or sizes.fed == sizes.slots:
+            return None
+        differences = tuple((inf,) * len(values) for values in one.differences)
+        missing = f"holds {sizes.fed} of the {sizes.slots} positions due"
+        return replace(one, differences=differences, largest=inf, missing=missing)
+
     def is_partial(self, index: int) -> bool:
         """Whether event number `index` is a sum or the like over the tokens of its call alone,
         which the reference takes over all tokens."""
@@ -179,13 +196,35 @@ class Comparisons(Mapping[int, ComparedEvent]):
 class _Call:
     """What is known of the events of one step: how many tokens the first row had before it, the
     index of its logits, the `fresh` events, made from what the call was given (tokens, mask or
-    positions), and the `carried` ones, made from what earlier calls have left."""
+    positions), the `carried` ones, made from what earlier calls have left, and the `scores`, which
+    a softmax is taken of, with their softmax."""
 
     groups: EventGroups
     start: int
     logits: int
     fresh: frozenset[int]
     carried: frozenset[int]
+    scores: frozenset[int]
+
+
+def _scores_in(events: Sequence[Event]) -> frozenset[int]:
+    """Returns the softmaxes of `events`, and what they are taken of back to a product."""
+    known = {event.index: event for event in events}
+    found: dict[int, bool] = {}
+
+    def is_score(event: Event) -> bool:
+        """Whether `event` is a product, or made from one."""
+        if event.index not in found:
+            sources = [known[index] for index in event.inputs if index in known]
+            alike = [one for one in sources if one.output.dim() == event.output.dim()]
+            # Each is looked at: more than one may be made from a product.
+            found[event.index] = event.operation in TAPPED or any(list(map(is_score, alike)))
+        return found[event.index]
+
+    for event in events:
+        if event.operation == "softmax":
+            is_score(event)
+    return frozenset(index for index, score in found.items() if score)
 
 
 def _call(events: Sequence[Event], step: Step) -> _Call:
@@ -206,6 +245,7 @@ def _call(events: Sequence[Event], step: Step) -> _Call:
         logits.index if logits else -1,
         frozenset(fresh),
         frozenset(carried),
+        _scores_in(events),
     )
 
 

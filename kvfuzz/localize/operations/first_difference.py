@@ -20,9 +20,9 @@ from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
 from kvfuzz.localize.operations.evicted import find_eviction
-from kvfuzz.localize.operations.misread import find_left_out, is_in_deeper_block
+from kvfuzz.localize.operations.misread import find_left_out, find_misread, is_in_deeper_block
 from kvfuzz.localize.operations.sites import Sites, owner_of
-from kvfuzz.localize.operations.source_lines import forward_line, line_at
+from kvfuzz.localize.operations.source_lines import SourcePlace, forward_line, line_at
 from kvfuzz.localize.operations.traced_case import TracedCase
 from kvfuzz.localize.operations.uninitialised_read import find_uninitialised_read
 from kvfuzz.subjects.trace import Site
@@ -46,9 +46,28 @@ def find_first(
         return _divergence(traced, first, evicted.event), first, evicted.event
     read = find_uninitialised_read(traced, last)
     suspects = [read] if read else find_culprits(traced, first.event, last, operation)
+    broken = _first_nan(traced, last, first)
+    suspects = [broken, *(e for e in suspects if e is not broken)] if broken else suspects
     blamed = suspects[0]
     first = find_first_difference_after(traced, blamed, last) or first
     return _divergence(traced, first, blamed, suspects), first, blamed
+
+
+def _first_nan(traced: TracedCase, last: int, first: ComparedEvent) -> Event | None:
+    """Returns the operation in the step of event number `last` that made NaN from numbers, if that
+    is in what the event was made from, and no state that differs came before; None otherwise."""
+    events = traced.recording.events
+    event = events[last]
+    if not _has_nan(event) or first.event.reads_unwritten:
+        return None
+    while (before := next((e for n in event.inputs if _has_nan(e := events[n])), None)) is not None:
+        event = before
+    early = first.event.index < event.index and not _has_nan(first.event)
+    return None if early or not event.places or event.reads_unwritten else event
+
+
+def _has_nan(event: Event) -> bool:
+    return event.output.is_floating_point() and bool(event.output.isnan().any())
 
 
 def shows_logits(traced: TracedCase) -> bool:
@@ -150,6 +169,7 @@ def _divergence(
         worst.difference,
         first.allowed,
         line,
+        first.missing,
         channel=worst.channel,
         module=blamed.module or None,
         operation=blamed.operation,
@@ -166,16 +186,41 @@ def _named(
     """Returns the line to name for `blamed`, the line of a forward that called it, the helper that
     was called wrongly, and the candidates."""
     line, caller = traced.recording.line_of(blamed, owner), forward_line(blamed.places)
+    if line is None and (place := _place_of_readout(traced, blamed)) is not None:
+        return line_at(place), None, None, ()
     left_out = find_left_out(traced, blamed)
     if left_out is not None:
-        other = traced.recording.line_of(left_out, owner)
+        other = _line_left_out(traced, left_out, blamed.step, owner)
         if line is not None and other is not None and is_in_deeper_block(left_out, blamed):
             return line, caller, None, (line, other)  # or the condition around it is wrong
         return other, forward_line(left_out.places), None, ()
+    misread = find_misread(traced, blamed)
+    if misread is not None:
+        other = traced.recording.line_of(misread, owner)
+        return (
+            other,
+            forward_line(misread.places),
+            None,
+            find_candidates(traced, [misread, *suspects], other, owner),
+        )
     call = find_faulty_call(traced, blamed)
     if call is not None and line is not None and line == line_at(blamed.places[0]):
         return line_at(call), caller, line, find_candidates(traced, suspects, line_at(call), owner)
     return line, caller, None, find_candidates(traced, suspects, line, owner)
+
+
+def _line_left_out(traced: TracedCase, left_out: Event, step: int, owner: str) -> Line | None:
+    """Returns the line that `step` has left out: the call, where it has left out the function."""
+    ran = {place[2] for event in traced.recording.of(step) for place in event.places}
+    place = next((n for n, place in enumerate(left_out.places) if place[2] in ran), 0)
+    return line_at(left_out.places[place]) if place else traced.recording.line_of(left_out, owner)
+
+
+def _place_of_readout(traced: TracedCase, logits: Event) -> SourcePlace | None:
+    """Returns the outermost line of what the step of `logits` computed last: it has given other
+    logits back than it computed."""
+    own = [e for e in traced.recording.of(logits.step) if e.places and e.operation != OUTPUT]
+    return own[-1].places[-1] if own else None
 
 
 def _layer_reading(traced: TracedCase, blamed: Event) -> int:

@@ -42,6 +42,75 @@ def find_left_out(traced: TracedCase, blamed: Event) -> Event | None:
     return None
 
 
+def find_misread(traced: TracedCase, blamed: Event) -> Event | None:
+    """Returns the operation behind `blamed` that the reference does not have, such as a write into
+    a cache, if it reads another right state than what the counterpart of `blamed` is made from;
+    None if there is none."""
+    partner = traced.comparisons.partner_of(blamed.index)
+    events = traced.recording.events
+    if partner is None or not all(is_right(traced, events[index]) for index in blamed.inputs):
+        return None
+    readers = _readers(traced, blamed)
+    run = traced.references.own(blamed.step).run.recording
+    ours = {_counterpart(traced, index): reader for index, reader in readers.items()}
+    own = {_index(one) for e in traced.recording.of(blamed.step) if (one := _partner(traced, e))}
+    theirs = _first_behind(run.events, partner, own)
+    wrong = [reader for index, reader in ours.items() if index not in theirs]
+    if not theirs - set(ours) or not wrong or wrong[0].index == blamed.index:
+        return None
+    return None if _is_read_rightly(traced, wrong[0], blamed) else wrong[0]
+
+
+def _readers(traced: TracedCase, blamed: Event) -> dict[int, Event]:
+    """Returns the nearest states behind `blamed` that are compared, by their numbers, each with
+    what reads it: `blamed`, or an operation behind it that has no counterpart."""
+    events, found = traced.recording.events, dict[int, Event]()
+    waiting, seen = [blamed], {blamed.index}
+    while waiting and len(seen) < _FEW:
+        event = waiting.pop()
+        for index in event.inputs:
+            if events[index].step == blamed.step and traced.comparisons.of(index) is not None:
+                found.setdefault(index, event)
+            elif index not in seen and events[index].step == blamed.step:
+                seen.add(index)
+                waiting.append(events[index])
+    return found
+
+
+def _first_behind(events: Sequence[Event], event: Event, stops: set[int]) -> set[int]:
+    """Returns the nearest events behind `event` whose numbers are among `stops`."""
+    found, waiting, seen = set[int](), [event], {event.index}
+    while waiting and len(seen) < _FEW:
+        for index in waiting.pop().inputs:
+            if _index(events[index]) in stops:
+                found.add(_index(events[index]))
+            elif index not in seen:
+                seen.add(index)
+                waiting.append(events[index])
+    return found
+
+
+def _is_read_rightly(traced: TracedCase, read: Event, blamed: Event) -> bool:
+    """Whether what `read` made also goes into a state that is right, other than by `blamed`."""
+    made = {read.index}
+    for event in traced.recording.of(blamed.step):
+        if event.index != blamed.index and made.intersection(event.inputs):
+            one = traced.comparisons.of(event.index)
+            if one is not None and event.operation != OUTPUT:
+                return not one.differs
+            made.add(event.index)
+    return False
+
+
+def _counterpart(traced: TracedCase, index: int) -> int:
+    found = _partner(traced, traced.recording.events[index])
+    return -1 if found is None else _index(found)
+
+
+def _index(event: Event) -> int:
+    return (event.same or event).index
+
+
 def is_in_deeper_block(event: Event, other: Event) -> bool:
     """Whether the line of `event` is in a block of the function of `other`, such as that of a
     condition, that the line of `other` is not in."""

@@ -6,7 +6,7 @@ operation is right if it only reshapes what is right, or if the reference holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -29,7 +29,7 @@ def is_right(traced: TracedCase, event: Event) -> bool:
         return not one.differs
     known = traced.right
     if event.index not in known:
-        if event.operation in _RESHAPING and _is_misshapen(traced, event):
+        if _is_misshapen(traced, event):
             known[event.index] = False
             return False
         sources = [traced.recording.events[index] for index in event.inputs]
@@ -146,7 +146,7 @@ def _holds(reference: StepReference, event: Event) -> bool:
     if not sizes.plain:
         return False
     every = reference.run.every_value
-    if sizes.fed == 1 and event.operation not in MOVES and _values_within(event, every.values()):
+    if sizes.fed == 1 and event.operation not in MOVES and _values_within(event, every, sizes):
         return True
     return _holds_without_axis(reference, event, largest)
 
@@ -212,24 +212,35 @@ def _same(event: Event, other: Event, sizes: AxisSizes) -> bool:
 _ENOUGH = 4
 
 
-def _values_within(event: Event, values: Iterable[ValueIndex]) -> bool:
-    """Whether every number of `event` is held by one event of the reference run. A recurrence
-    computes one token by other operations, on other shapes, than many tokens."""
+def _values_within(
+    event: Event, values: Mapping[tuple[int, ...], ValueIndex], sizes: AxisSizes
+) -> bool:
+    """Whether every number of `event` is held by one event of the reference run, at the position of
+    the new token where it has an axis of tokens. A recurrence computes one token by other
+    operations, on other shapes, than many tokens."""
     mine = torch.unique(event.output.detach().double())
     mine = mine[(mine != 0) & (mine != 1)]
     if mine.numel() < _ENOUGH or not bool(mine.isfinite().all()):
         return False
-    for other in chain.from_iterable(those.find(mine.max()) for those in values):
-        if other.output.numel() < mine.numel():
+    for other in chain.from_iterable(those.find(mine.max()) for those in values.values()):
+        held = _at_new_token(other.output, sizes)
+        if held.numel() < mine.numel():
             continue
         # The nearest of their sorted values to each of mine is just above or just below it.
-        theirs = other.output.detach().double().flatten().sort().values
+        theirs = held.detach().double().flatten().sort().values
         above = torch.searchsorted(theirs, mine).clamp(max=theirs.numel() - 1)
         below = (above - 1).clamp(min=0)
         nearest = torch.minimum((theirs[above] - mine).abs(), (theirs[below] - mine).abs())
         if bool((nearest <= allowed_difference(other, 0.0)).all()):
             return True
     return False
+
+
+def _at_new_token(state: torch.Tensor, sizes: AxisSizes) -> torch.Tensor:
+    """Returns of a state of the reference what is of the one new token; all of it where no axis, or
+    more than one, may be that of tokens."""
+    axes = [axis for axis, size in enumerate(state.shape) if size == sizes.length]
+    return state.select(axes[0], sizes.groups[0].new_positions[0]) if len(axes) == 1 else state
 
 
 def _is_partly_written(traced: TracedCase, event: Event) -> bool:

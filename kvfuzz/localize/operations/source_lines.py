@@ -179,9 +179,12 @@ def line_at(place: SourcePlace) -> Line:
 
 
 def line_of_function(function: Any) -> Line | None:
-    """Returns the first line of a function or method; None if its source is not known."""
+    """Returns the first line of a function or method; None if its source is not known, or is
+    kvfuzz's own."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return line_at((code.co_filename, code.co_firstlineno, code.co_qualname)) if code else None
+    if code is None or _is_skipped(code.co_filename):
+        return None
+    return line_at((code.co_filename, code.co_firstlineno, code.co_qualname))
 
 
 def _classes(subject: Any, model: Any) -> set[type]:

@@ -149,7 +149,7 @@ LLAMA = (
         "residual",
         Anchor("residual + hidden_states", nth=1, of=2),
         either(DECODE, "hidden_states", "residual + hidden_states"),
-        reaches=Anchor("hidden_states = hidden_states.to(torch.float32)"),
+        reaches=Anchor("variance = hidden_states.pow(2).mean(-1, keepdim=True)"),
     ),
     fault(
         "llama.mlp_without_activation",

@@ -24,6 +24,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.case.layout import layout
 from kvfuzz.subjects.protocol import Factory
 from kvfuzz.subjects.run import run_cached, run_uncached
+from kvfuzz.subjects.uninitialised import filling_uninitialised
 from tests.quality.injected.copies import Copy, Place
 
 
@@ -50,7 +51,9 @@ class _Record(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         place = self._place(sys._getframe(1))
         name = getattr(func, "__name__", "")
-        if place and name != "__get__":
+        own = args[0] if args else None
+        computes = result is not own or _in_place(name)  # `to` may have nothing to do
+        if place and name != "__get__" and computes:
             for tensor in _tensors(result):
                 given = [t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))]
                 view = tensor.untyped_storage().data_ptr() in given and not _in_place(name)
@@ -67,7 +70,7 @@ class _Record(TorchFunctionMode):
 
 
 def _in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -83,7 +86,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def operations(copy: Copy, factory: Factory, case: Case, path: str) -> list[Operation]:
     """Returns the operations of one path of `case`, in order."""
     subject = factory.subject(case)
-    with _Record(copy.folder) as record:
+    # Otherwise memory that nothing has written to holds something else in each run.
+    with filling_uninitialised(), _Record(copy.folder) as record:
         if path == "cached":
             run_cached(subject, case)
         else:
@@ -123,6 +127,17 @@ def _differing(faulty: list[Operation], clean: list[Operation]) -> Iterator[Oper
     for tag, start, stop, first, last in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         if tag == "equal":
             pairs = zip(clean[start:stop], faulty[first:last], strict=True)
-            yield from (new for old, new in pairs if not torch.equal(old.result, new.result))
+            yield from (new for old, new in pairs if not _is_same(old.result, new.result))
         else:
             yield from faulty[first:last]
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two results are equal. NaN, which unwritten memory holds, counts as itself."""
+    if torch.equal(one, other):
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype or not one.is_floating_point():
+        return False
+    return torch.equal(one.nan_to_num(nan=0.5), other.nan_to_num(nan=0.5)) and torch.equal(
+        one.isnan(), other.isnan()
+    )
