@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -44,11 +45,14 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
 def _own_modules() -> Iterator[ModuleType]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not file:
-            continue
-        path = Path(file).resolve()
-        if _FOLDERS.isdisjoint(path.parts) and not str(path).startswith((*_INSTALLED, *_OURS)):
+        if file and _is_own(file):
             yield module
+
+
+@cache
+def _is_own(file: str) -> bool:
+    path = Path(file).resolve()
+    return _FOLDERS.isdisjoint(path.parts) and not str(path).startswith((*_INSTALLED, *_OURS))
 
 
 def _globals_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
