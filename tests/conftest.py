@@ -1,5 +1,8 @@
 """Shared by all tests: tiers, times, one torch thread, and a few fixtures."""
 
+import os
+import sys
+
 import hypothesis
 import pytest
 import torch
@@ -29,6 +32,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # Tests start hundreds of processes, and each would compile our source again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if config.option.times or config.option.times_page:
         config.stash[TIMES] = times.Times()
         config.pluginmanager.register(config.stash[TIMES])
