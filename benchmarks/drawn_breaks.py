@@ -15,7 +15,7 @@ PACKAGES = ("kvfuzz/oracle", "kvfuzz/search", "mutants/campaign")
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     (
         "kvfuzz/search/reductions.py",
-        "Switch(entry.cache - sum(number < entry.cache for number in gone))",
+        "replace(entry, cache=entry.cache - sum(number < entry.cache for number in gone))",
         "number < entry.cache",
         "number <= entry.cache",
     ): "the condition of the comprehension leaves out a switch whose cache is in `gone`, so no "

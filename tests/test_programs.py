@@ -169,6 +169,7 @@ def test_a_decoder_that_can_do_all_of_it_agrees():
     assert hunt.not_exercised() == {
         "logits_to_keep": "not offered",
         "ragged": "not offered",
+        "join": "not offered",
         "rollback": "not offered",
         "frame": "not offered",
         "generation": "not offered",

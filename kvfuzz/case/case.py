@@ -14,6 +14,7 @@ from kvfuzz.case.schedule import (
     Crop,
     Entry,
     Fork,
+    Join,
     New,
     Operation,
     Padded,
@@ -36,7 +37,8 @@ KEEP = "logits_to_keep"
 
 Slots = tuple[tuple[int | None, ...], ...]
 """The contents of a cache, [rows][slots]: a token, or None for padding, for what this row did not
-get of a ragged call, and for what a rollback of this row alone has dropped."""
+get of a ragged call, for what a rollback of this row alone has dropped, and where a longer row was
+joined. No rows at all: another cache has taken them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Step:
 
     It changes the slots of cache number `cache` from `before` to `after`. A step that feeds
     (`operation` is None, Padded or Ragged) takes the columns `start` to `stop` of the token table;
-    for any other operation `start` equals `stop`. A fork copies cache number `source`.
+    for any other operation `start` equals `stop`. A fork copies cache number `source`, a join ends
+    it.
     """
 
     index: int
@@ -244,6 +247,7 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
     for index, entry in enumerate(schedule):
         operation = None if isinstance(entry, int) else entry
         source = current if isinstance(entry, Fork) else None
+        source = entry.cache if isinstance(entry, Join) else source
         before = caches[current] if caches else ()
         match entry:
             case int() | Padded() | Ragged():
@@ -253,9 +257,14 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
                 _require(1 <= rows <= len(tokens), entry, f"1 to {len(tokens)} rows")
                 after, stop = ((),) * rows, column
             case Switch(cache):
-                _require(0 <= cache < len(caches), entry, f"one of the {len(caches)} caches")
+                _require(_is_alive(caches, cache), entry, f"one of the {len(caches)} caches")
                 current, before = cache, caches[cache]
                 after, stop = before, column
+            case Join(cache):
+                other = _is_alive(caches, cache) and cache != current
+                _require(other, entry, f"another of the {len(caches)} caches")
+                after, stop = _join(before, caches[cache], entry, len(tokens), given), column
+                caches[cache] = ()
             case _:
                 after, stop = _operate(before, entry, len(tokens), given), column
         if isinstance(entry, New | Fork):
@@ -294,6 +303,23 @@ def _feed(
             for row, n in zip(new, pads, strict=True)
         ]
     return tuple(old + row for old, row in zip(before, new, strict=True))
+
+
+def _is_alive(caches: list[Slots], number: int) -> bool:
+    """Whether there is a cache of this `number`, and no join has ended it."""
+    return 0 <= number < len(caches) and caches[number] != ()
+
+
+def _join(
+    before: Slots, other: Slots, entry: Join, most_rows: int, given: tuple[str, ...]
+) -> Slots:
+    """Returns the slots of the rows `before` and of those of the `other` cache after them."""
+    _require("mask" not in given, entry, "no mask in 'given'")
+    _require(bool(before[0] and other[0]), entry, "two caches that hold something")
+    fits = len(before) + len(other) <= most_rows
+    _require(fits, entry, f"at most {most_rows} rows together")
+    slots = max(len(before[0]), len(other[0]))
+    return tuple((*row, *(None,) * (slots - len(row))) for row in (*before, *other))
 
 
 def _operate(before: Slots, entry: Entry, most_rows: int, given: tuple[str, ...]) -> Slots:

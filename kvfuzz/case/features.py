@@ -18,6 +18,7 @@ OPERATED = (
     "reset",
     "new",
     "switch",
+    "join",
 )
 PADDED = tuple(f"{side} padding" for side in SIDES)
 FAMILIES = (*PLAIN, "given arguments", "padding", *OPERATED, "several operations")

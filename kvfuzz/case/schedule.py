@@ -111,11 +111,22 @@ class Switch:
     cache: int
 
 
-Operation = Padded | Ragged | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Adds the rows of cache number `cache` after those of the current cache. That ends the other
+    cache. Rows of different length continue each at its own."""
+
+    word: ClassVar[str] = "join"
+    cache: int
+
+
+Operation = (
+    Padded | Ragged | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch | Join
+)
 Entry = int | Operation
 OPERATIONS = {
     each.word: each
-    for each in (Padded, Ragged, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch)
+    for each in (Padded, Ragged, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch, Join)
 }
 
 
@@ -171,8 +182,8 @@ def entry_text(entry: Entry) -> str:
             return f"{entry.kind(max(rows) + 1)} {list(rows)}"
         case New(rows):
             return f"new of {rows}"
-        case Switch(cache):
-            return f"switch {cache}"
+        case Switch(cache) | Join(cache):
+            return f"{entry.word} {cache}"
         case _:
             return entry.word
 

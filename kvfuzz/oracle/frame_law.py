@@ -73,6 +73,15 @@ class _Watched:
         before = self._view(cache)
         return self._compare(self._subject.reorder(cache, rows), cache, before)
 
+    def join(self, cache: Any, other: Any) -> Any:
+        assert self._step is not None
+        assert self._step.source is not None
+        self._views.pop(self._step.source, None)
+        before = [
+            _stacked(*layers) for layers in zip(self._view(cache), self._view(other), strict=True)
+        ]
+        return self._compare(self._subject.join(cache, other), cache, before)
+
     def load(self, state: Any) -> Any:
         assert self._step is not None
         old = self._caches[self._step.cache]
@@ -157,6 +166,21 @@ class _Watched:
                 slot = first + int(wrong[0])
                 return f"{where} changed the {what} of slot {slot}, which was there before"
         return None
+
+
+def _stacked(
+    one: tuple[Tensor, Tensor] | None, other: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor] | None:
+    """Returns the newest entries that both caches hold of a layer, the rows of one above those of
+    the other."""
+    if one is None or other is None:
+        return None
+    count = min(tensor.shape[2] for tensor in (*one, *other))
+    keys, values = (
+        torch.cat([tensor[:, :, tensor.shape[2] - count :] for tensor in pair])
+        for pair in zip(one, other, strict=True)
+    )
+    return keys, values
 
 
 def _equal(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> bool:

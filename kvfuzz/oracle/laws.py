@@ -280,8 +280,8 @@ COMPANIONS = (*_COMPARED, *_JUDGED)
 NEEDED = {"frame": "view", "generation": "generate"}
 """The optional method that a law needs."""
 DEFINITIONS["frame"] = (
-    "a call changes no old entry and appends exactly what it was fed; crop, reorder, restore and "
-    "reset change the entries as they should; other caches stay unchanged. Needs `view`; with "
+    "a call changes no old entry and appends exactly what it was fed; crop, reorder, join, restore "
+    "and reset change the entries as they should; other caches stay unchanged. Needs `view`; with "
     "`windows`, a layer may forget what has left the window"
 )
 DEFINITIONS["generation"] = (

@@ -29,7 +29,7 @@ from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.loading import Options, as_factory, import_named
 from kvfuzz.subjects.module_state import module_state
-from kvfuzz.subjects.protocol import LENGTHS, Factory, has_one_cache
+from kvfuzz.subjects.protocol import LENGTHS, TWO_CACHES, Factory, has_one_cache
 
 EXAMPLES = 200
 FORMER_NAMES = {"longest": "max_length", "locating": "locate"}
@@ -219,7 +219,7 @@ class Hunt:
             else "vacuous"
             if self.vacuous_laws.get(word)
             else "one cache at a time"
-            if word in ("switch", "fork") and has_one_cache(self.offers)
+            if word in TWO_CACHES and has_one_cache(self.offers)
             else "not drawn"
             for word in EXERCISES
             if not self.exercised.get(word)
@@ -255,6 +255,7 @@ NEEDED = {
     LENGTHS: ("ragged",),
     "crop": ("crop",),
     "rollback": ("rollback",),
+    "join": ("join",),
     "reorder": ("reorder", "select", "repeat"),
     "copy": ("fork",),
     "save": ("restore",),

@@ -9,6 +9,7 @@ from kvfuzz.case.schedule import (
     Crop,
     Entry,
     Fork,
+    Join,
     New,
     Padded,
     Ragged,
@@ -29,7 +30,8 @@ OVER, ALL = 1000, 999
 """Counts of a crop that stand for one token more than are stored, and for all of them."""
 
 Move = tuple[str, int, tuple[int, ...]]
-"""A word (`left` and `right` feed with padding), a count, and a number for each row."""
+"""A word, a count, and a number for each row. `left` and `right` feed with padding; `guests` begins
+a new cache of rows for which the current one has room, so that they can join it."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Bounds:
 
 @dataclass
 class ProgramBuilder:
-    """A program as far as it is fitted: the slots of each row of its `caches`, one of them
-    `current`, and the number of columns `used`. `uneven` are the caches whose rows have lengths of
-    their own. That and padding exclude each other: `kind` is "uneven" or "padding", by what came
-    first."""
+    """A program as far as it is fitted: the tokens of each row of its `caches` (none in one that a
+    join has ended), one of them `current`, and the number of columns `used`. `uneven` are the
+    caches whose rows have lengths of their own. That and padding exclude each other: `kind` is
+    "uneven" or "padding", by what came first."""
 
     rows: int
     bounds: Bounds
@@ -71,17 +73,46 @@ class ProgramBuilder:
             self._feed_ragged(count, each)
         elif word in ("feed", *SIDES):
             self._feed(word, count, each)
-        elif word == "new":
-            if slots and len(self.caches) < MOST_CACHES:
-                self.caches.append([0] * (min(max(1, count), self.rows) if count else self.rows))
+        elif word in ("new", "guests"):
+            most = self.rows - (len(self.caches[self.current]) if word == "guests" else 0)
+            if slots and most and self._has_room():
+                self.caches.append([0] * (min(max(1, count), most) if count else most))
                 self.current = len(self.caches) - 1
                 self.entries.append(New(len(self.caches[-1])))
         elif word == "switch":
-            if count % len(self.caches) != self.current:
-                self.current = count % len(self.caches)
+            wanted = count % len(self.caches)
+            if wanted != self.current and self.caches[wanted]:
+                self.current = wanted
                 self.entries.append(Switch(self.current))
+        elif slots and word == "join":
+            self._join(count)
+        elif slots and word == "crop":
+            self._crop(count)
         elif slots:
             self._operate(word, count, each)
+
+    def _has_room(self) -> bool:
+        """Whether there may be one cache more."""
+        return sum(map(bool, self.caches)) < MOST_CACHES
+
+    def _join(self, count: int) -> None:
+        """Joins another cache that holds something, number `count` of them, if the rows of both fit
+        into the table."""
+        own = self.caches[self.current]
+        others = [
+            number
+            for number, cache in enumerate(self.caches)
+            if number != self.current and any(cache) and len(cache) + len(own) <= self.rows
+        ]
+        if self.kind == "padding" or not others:
+            return
+        number = others[count % len(others)]
+        self.kind = "uneven"
+        if number in self.uneven or len({*own, *self.caches[number]}) > 1:
+            self.uneven.add(self.current)
+        self.entries.append(Join(number))
+        self.caches[self.current] = [*own, *self.caches[number]]
+        self.caches[number] = []
 
     def _rows(self, word: str, count: int, each: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the rows that the current cache is reordered to: rotated by `count`, all but one,
@@ -137,18 +168,7 @@ class ProgramBuilder:
 
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:
         cache = self.caches[self.current]
-        if word == "crop":
-            # Other counts leave at least one token, and small counts at least half of them.
-            slots = max(cache)
-            most = slots // 2 if count <= SMALL else slots - 1
-            some = 1 + (count - 1) % max(1, most)
-            count = {ALL: slots, OVER: slots + 1}.get(count, some)
-            if self.current not in self.uneven:
-                self.entries.append(Crop(count))
-                self.caches[self.current] = [max(0, length - count) for length in cache]
-            elif "rollback" in self.bounds.offers:
-                self._roll_back((count,) * len(cache))
-        elif word == "rollback":
+        if word == "rollback":
             if self.kind != "padding":
                 self._roll_back(_uneven(each[-len(cache) :], count))
         elif word in ROWS:
@@ -157,7 +177,7 @@ class ProgramBuilder:
                 self.entries.append(Reorder(rows))
                 self.caches[self.current] = [cache[row] for row in rows]
         elif word == "fork":
-            if len(self.caches) < MOST_CACHES:
+            if self._has_room():
                 self.caches.append(list(cache))
                 if self.current in self.uneven:
                     self.uneven.add(len(self.caches) - 1)
@@ -168,6 +188,20 @@ class ProgramBuilder:
             if word == "reset":
                 self.caches[self.current] = [0] * len(cache)
                 self.uneven.discard(self.current)
+
+    def _crop(self, count: int) -> None:
+        """Drops `count` slots, if it is ALL or OVER. Other counts leave at least one token, and
+        small counts at least half of them."""
+        cache = self.caches[self.current]
+        slots = max(cache)
+        most = slots // 2 if count <= SMALL else slots - 1
+        some = 1 + (count - 1) % max(1, most)
+        count = {ALL: slots, OVER: slots + 1}.get(count, some)
+        if self.current not in self.uneven:
+            self.entries.append(Crop(count))
+            self.caches[self.current] = [max(0, length - count) for length in cache]
+        elif "rollback" in self.bounds.offers:
+            self._roll_back((count,) * len(cache))
 
     def _roll_back(self, counts: tuple[int, ...]) -> None:
         """Rolls the rows of the current cache back by `counts`."""

@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 
 from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.case.features import PADDED
-from kvfuzz.case.schedule import Entry, New, Padded, Ragged, Rollback, columns_of
-from kvfuzz.search.program_builder import ALL, OVER, ROWS, SMALL, Bounds, Move, ProgramBuilder
-from kvfuzz.subjects.protocol import LENGTHS, has_one_cache
+from kvfuzz.case.schedule import Entry, Join, New, Padded, Ragged, Rollback, columns_of
+from kvfuzz.search.program_builder import (
+    ALL,
+    OVER,
+    ROWS,
+    SMALL,
+    Bounds,
+    Move,
+    ProgramBuilder,
+)
+from kvfuzz.subjects.protocol import LENGTHS, TWO_CACHES, has_one_cache
 
 MOST_MOVES = 8
 LARGE = 10
@@ -25,7 +33,7 @@ MORE_CACHES = {"new", "switch"}
 """Moves that every subject takes, unless it holds one cache at a time."""
 LATE = 7
 """With this many slots the windows of small models are full, and their oldest entries dropped."""
-UNEVEN = (Ragged.word, "rollback")
+UNEVEN = (Ragged.word, "rollback", "join")
 """Moves that give each row a length of its own."""
 KEPT = (1, 1, 2, 3, 0)
 """The numbers of last logits that calls are asked for; 0 for all."""
@@ -79,10 +87,15 @@ def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Pr
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
     fewest = min(2, most_rows) if focus in (*ROWS, *UNEVEN) else 1
     rows = st.integers(fewest, most_rows)
-    begun = st.integers(0, most_rows - 1) if focus in (*ROWS, MIXED) else st.just(0)
-    fitted = st.tuples(rows, moves, st.sampled_from(argument_sets(offers)), begun).map(
-        lambda drawn: fit_moves(drawn[0], drawn[1], drawn[2], drawn[3], bounds)
-    )
+    begun = st.integers(0, most_rows - 1) if focus in (*ROWS, "join", MIXED) else st.just(0)
+
+    def fit(drawn: tuple[int, list[Move], tuple[str, ...], int]) -> Program:
+        rows, moves, given, start = drawn
+        if focus == "join" and rows > 1:
+            start = 1 + start % (rows - 1)  # leaves room for the rows of another cache
+        return fit_moves(rows, moves, given, start, bounds)
+
+    fitted = st.tuples(rows, moves, st.sampled_from(argument_sets(offers)), begun).map(fit)
     if focus != KEEP:
         return fitted
     return st.tuples(fitted, st.sampled_from(KEPT)).map(
@@ -104,6 +117,10 @@ def _moves_about(
     start = _start(focus, padding, each)
     if focus in (MIXED, KEEP):
         first = [start]
+    elif focus == "join":
+        first = [start, _move("guests", each), feed, kinds[0]]
+        kinds += [_move(word, each) for word in sorted({"select", "new"} & operations(offers))]
+        kinds.append(_move("guests", each))
     elif focus == "switch":
         kinds += [_move(word, each) for word in sorted({"new", "fork"} & operations(offers))]
         first = [start, _either(kinds[1:]), feed, kinds[0]]
@@ -180,13 +197,14 @@ def operations(offers: frozenset[str]) -> set[str]:
         LENGTHS: Ragged.word,
         "crop": "crop",
         "rollback": "rollback",
+        "join": "join",
         "copy": "fork",
         "save": "restore",
         "reset": "reset",
     }
     rows = ROWS if "reorder" in offers else ()
     words = {*MORE_CACHES, *rows, *(word for offer, word in known.items() if offer in offers)}
-    return words - {"switch", "fork"} if has_one_cache(offers) else words
+    return words - {*TWO_CACHES} if has_one_cache(offers) else words
 
 
 def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Move]:
@@ -202,7 +220,7 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
             return counts.map(lambda count: (word, count, ()))
         case "reorder" | "select" | "repeat" | "rollback":
             return st.tuples(st.just(word), st.integers(1, SMALL), each)
-        case "new" | "switch":
+        case "new" | "guests" | "switch" | "join":
             return st.integers(0, SMALL - 1).map(lambda count: (word, count, ()))
         case _:
             return st.just((word, 0, ()))
@@ -233,7 +251,7 @@ def fit_moves(
     if not fit.used or columns_of(fit.entries[-1]) is None:
         fit.add("feed", 1, ())
     schedule = fit.schedule()
-    if any(isinstance(entry, Ragged | Rollback) for entry in schedule):
+    if any(isinstance(entry, Ragged | Rollback | Join) for entry in schedule):
         given = tuple(word for word in given if word != "mask")
     if any(isinstance(entry, Padded) for entry in schedule):
         given = tuple(

@@ -19,6 +19,7 @@ from kvfuzz.case.schedule import (
     Crop,
     Entry,
     Fork,
+    Join,
     New,
     Padded,
     Ragged,
@@ -231,11 +232,11 @@ def without_entries(case: Case, start: int, stop: int) -> Case:
     gone = {numbers.index(n) + begun for n in numbers if start <= n < stop}
     rest = (*case.schedule[:start], *case.schedule[stop:])
     schedule = tuple(
-        Switch(entry.cache - sum(number < entry.cache for number in gone))
-        if isinstance(entry, Switch)
+        replace(entry, cache=entry.cache - sum(number < entry.cache for number in gone))
+        if isinstance(entry, Switch | Join)
         else entry
         for entry in rest
-        if not (isinstance(entry, Switch) and entry.cache in gone)
+        if not (isinstance(entry, Switch | Join) and entry.cache in gone)
     )
     tokens = tuple((*row[:first], *row[last:]) for row in case.tokens)
     return replace(case, tokens=tokens, schedule=schedule)
@@ -282,8 +283,8 @@ def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
             yield from _plainer_counts(counts)
         case Reorder(rows):
             yield from _plainer_rows(rows, batch)
-        case Switch(cache) if cache:
-            yield Switch(0)
+        case Switch(cache) | Join(cache) if cache:
+            yield replace(entry, cache=0)
         case New(rows) if rows > 1:
             yield New(1)
             yield New(rows - 1)

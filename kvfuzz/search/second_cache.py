@@ -47,10 +47,11 @@ def run_twice(case: Case) -> Case | None:
 
 def one_after_the_other(case: Case) -> Case | None:
     """Returns `case` with all steps of a cache together, those of the first cache first; None if it
-    goes back to no earlier cache, or copies one. A cache that is fed nothing is left out."""
+    goes back to no earlier cache, copies one or joins two. A cache that is fed nothing is left
+    out."""
     steps = list(case.steps())
     kinds = {step.kind for step in steps}
-    if "switch" not in kinds or "fork" in kinds:
+    if "switch" not in kinds or kinds & {"fork", "join"}:
         return None
     schedule: list[Entry] = []
     columns: list[int] = []

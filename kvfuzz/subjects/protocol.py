@@ -26,6 +26,7 @@ METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens"
 OFFERED = {
     "crop": ("cache", "count"),
     "rollback": ("cache", "counts"),
+    "join": ("cache", "other"),
     "reorder": ("cache", "rows"),
     "copy": ("cache",),
     "save": ("cache",),
@@ -326,8 +327,8 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
         raise InvalidCase(f"{name} takes no call of {step.size} tokens here: {_limit_of(subject)}")
     if getattr(subject, ONE_CACHE, False) and uses_two_caches(case):
         raise InvalidCase(
-            f"{name} declares {ONE_CACHE}, and this case goes back to an earlier cache, or copies "
-            "one"
+            f"{name} declares {ONE_CACHE}, and this case goes back to an earlier cache, copies one "
+            "or joins two"
         )
     for row, tokens in enumerate(case.tokens):
         for position, token in enumerate(tokens):
@@ -349,11 +350,16 @@ NEEDS = {
     "ragged": LENGTHS,
     "crop": "crop",
     "rollback": "rollback",
+    "join": "join",
     "fork": "copy",
     "restore": "save",
     "reset": "reset",
 } | dict.fromkeys(("reorder", "select", "repeat"), "reorder")
 """The optional method, or argument of `cached`, that each kind of step needs."""
+
+
+TWO_CACHES = ("fork", "switch", "join")
+"""The kinds of step that need two caches at once."""
 
 
 def needs(case: Case) -> frozenset[str]:
@@ -367,8 +373,9 @@ def needs(case: Case) -> frozenset[str]:
 
 
 def uses_two_caches(case: Case) -> bool:
-    """Whether `case` needs two caches at once: it copies one, or goes back to an earlier one."""
-    return not case.is_plain and any(step.kind in ("fork", "switch") for step in case.steps())
+    """Whether `case` needs two caches at once: it copies one, joins two, or goes back to an earlier
+    one."""
+    return not case.is_plain and any(step.kind in TWO_CACHES for step in case.steps())
 
 
 def device_of(subject: Any) -> torch.device:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
-from kvfuzz.case.schedule import Crop, Fork, New, Ragged, Reorder, Reset, Restore, Rollback
+from kvfuzz.case.schedule import Crop, Fork, Join, New, Ragged, Reorder, Reset, Restore, Rollback
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.protocol import LENGTHS, Subject, device_of, release
@@ -169,6 +169,8 @@ class _LiveCaches:
         self._due = last_uses(case) if offered else {}
 
     def release_after(self, step: Step) -> None:
+        if isinstance(step.operation, Join):
+            self._due.pop(step.operation.cache, None)  # the cache that took its rows is released
         for number in [n for n, last in self._due.items() if last == step.index]:
             del self._due[number]
             self._subject.release(self._caches[number])
@@ -257,7 +259,8 @@ def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
     if isinstance(step.operation, New):
         caches.append(subject.new_cache(step.operation.rows))
         return
-    cache = caches[step.cache if step.source is None else step.source]
+    copied = step.source if isinstance(step.operation, Fork) else None
+    cache = caches[step.cache if copied is None else copied]
 
     def kept(found: Any, word: str) -> Any:
         """Returns the cache that a method returned. Raises InvalidSubject for None, which a method
@@ -279,6 +282,8 @@ def _operate(subject: Any, step: Step, caches: list[Any], name: str) -> None:
         case Rollback(counts):
             each = torch.tensor(counts, device=device_of(subject))
             caches[step.cache] = kept(subject.rollback(cache, each), "rollback")
+        case Join(number):
+            caches[step.cache] = kept(subject.join(cache, caches[number]), "join")
         case Reorder(rows):
             index = torch.tensor(rows, device=device_of(subject))
             caches[step.cache] = kept(subject.reorder(cache, index), "reorder")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.schedule import SIDES, Ragged, columns_of
+from kvfuzz.case.schedule import SIDES, Entry, New, Ragged, columns_of
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges
 from kvfuzz.oracle.agreement import check
@@ -53,9 +53,12 @@ def state_machine(
     return type(name, (_Machine,), {"factory": factory, "space": space})
 
 
-def new_program(space: Space, rows: int) -> ProgramBuilder:
-    """Returns a program of `space` that has fed nothing yet to a cache of `rows` rows."""
-    return ProgramBuilder(rows, space.bounds, [[0] * rows])
+def new_program(space: Space, rows: int, begun: int | None = None) -> ProgramBuilder:
+    """Returns a program of `space` that has fed nothing yet to a cache of `begun` of `rows` rows
+    (default: all)."""
+    begun = begun or rows
+    entries: list[Entry] = [New(begun)] if begun < rows else []
+    return ProgramBuilder(rows, space.bounds, [[0] * begun], entries)
 
 
 class _Machine(RuleBasedStateMachine):
@@ -73,13 +76,17 @@ class _Machine(RuleBasedStateMachine):
         """Draws the model, the number of rows, and the optional arguments of every call."""
         space = self.space
         rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
-        self.program = new_program(space, rows)
+        joins = "join" in space.offers and not has_one_cache(space.offers)
+        begun = data.draw(st.integers(1, rows), label="begun") if joins else rows
+        self.program = new_program(space, rows, begun)
         drawn = {
             name: data.draw(st.sampled_from(values), label=name)
             for name, values in space.choices.items()
         }
         given: tuple[str, ...] = ("mask", "positions")
-        if {"rollback", LENGTHS} & space.offers and data.draw(st.booleans(), label="uneven"):
+        if {"rollback", "join", LENGTHS} & space.offers and data.draw(
+            st.booleans(), label="uneven"
+        ):
             given = ("positions",)  # rows have lengths of their own only where there is no mask
             self.program.kind = "uneven"
         elif "mask" in space.offers:
@@ -149,6 +156,12 @@ class _Machine(RuleBasedStateMachine):
         """Forks, saves and restores, or resets the cache."""
         known = sorted(set(focuses(self.space.offers)) & {"fork", "restore", "reset"})
         self._move((data.draw(st.sampled_from(known)), 0, ()))
+
+    @precondition(lambda self: "join" in self.space.offers and not has_one_cache(self.space.offers))
+    @rule(word=st.sampled_from(("guests", "join")), count=st.integers(0, MOST_ROWS))
+    def join(self, word: str, count: int) -> None:
+        """Starts a cache for rows that may join, or joins two caches."""
+        self._move((word, count, ()))
 
     @rule(rows=st.integers(0, MOST_ROWS))
     def new(self, rows: int) -> None:

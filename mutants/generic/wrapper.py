@@ -101,9 +101,12 @@ class WrappedSubject(Faulty):
 
         @functools.wraps(found)
         def altered(*args: Any, **given: Tensor) -> Any:
-            held = next(a for a in args if isinstance(a, WrappedCache))
+            record, *joined = [a.record for a in args if isinstance(a, WrappedCache)]
+            for other in joined:
+                slots = max(record.slots, other.slots)
+                record = replace(record, rows=record.rows + other.rows, slots=slots)
             inner = tuple(a.inner if isinstance(a, WrappedCache) else a for a in args)
-            return self._called(name, found, held.record, inner, given)
+            return self._called(name, found, record, inner, given)
 
         return altered
 

@@ -161,3 +161,62 @@ class LastOfEachRow(Ragged):
 class LastColumn(LastOfEachRow):
     def last(self, lengths, count):
         return torch.full_like(lengths, count - 1)  # fault
+
+
+class Joins(Rows):
+    """Takes the rows of another cache in."""
+
+    def join(self, cache, other):
+        return tuple(map(torch.cat, zip(cache, other, strict=True)))
+
+
+class JoinsAtTheOwnLength(Joins):
+    def join(self, cache, other):
+        keys, values, lengths = super().join(cache, other)
+        return keys, values, lengths[:1].expand_as(lengths)  # fault
+
+
+class JoinsInFront(Joins):
+    def join(self, cache, other):
+        return super().join(other, cache)  # fault
+
+
+class JoinsTheKeysAlone(Joins):
+    def join(self, cache, other):
+        keys, _, lengths = super().join(cache, other)
+        values = cache[1][torch.arange(len(keys)) % len(cache[1])]
+        return keys, values, lengths  # fault
+
+
+class JoinsAndStaysEmpty(Joins):
+    """The longer cache wins: shorter rows see the empty slots behind them."""
+
+    def join(self, cache, other):
+        keys, values, lengths = super().join(cache, other)
+        return keys, values, lengths.max().expand_as(lengths)  # fault
+
+
+class JoinsEvenRows(Joins):
+    def join(self, cache, other):
+        if len(set(torch.cat((cache[2], other[2])).tolist())) > 1:
+            raise NotImplementedError("rows of one length")
+        return super().join(cache, other)
+
+
+class JoinsInAPool(Joins):
+    """Counts the caches that were released, and joined."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.made = self.joined = self.released = 0
+
+    def new_cache(self, batch):
+        self.made += 1
+        return super().new_cache(batch)
+
+    def join(self, cache, other):
+        self.joined += 1
+        return super().join(cache, other)
+
+    def release(self, cache):
+        self.released += 1

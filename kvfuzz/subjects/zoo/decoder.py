@@ -85,6 +85,9 @@ class Decoder:
     def rollback(self, cache: Cache, counts: Tensor) -> Cache:
         return operations.rollback(cache, counts)
 
+    def join(self, cache: Cache, other: Cache) -> Cache:
+        return operations.join(cache, other, self.device)
+
     def reorder(self, cache: Cache, rows: Tensor) -> Cache:
         return operations.reorder(cache, rows)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kvfuzz.subjects.zoo import recurrence
 from kvfuzz.subjects.zoo.cache import Cache
 from kvfuzz.subjects.zoo.config import DecoderConfig
-from kvfuzz.subjects.zoo.places import NOWHERE, table
+from kvfuzz.subjects.zoo.places import NOWHERE, filled_up, table
 from kvfuzz.subjects.zoo.recurrence import State
 from kvfuzz.subjects.zoo.storage import KINDS
 
@@ -54,6 +55,28 @@ def rolled_back(places: Tensor, counts: Tensor) -> Tensor:
     text = places != NOWHERE
     left = text.sum(1) - counts
     return places.masked_fill(text.cumsum(1) > left[:, None], NOWHERE)
+
+
+def join(cache: Cache, other: Cache, device: torch.device) -> Cache:
+    """Adds the rows of `other`, which is not used again, after those of `cache`. Behind the text of
+    shorter rows are slots that hold nothing."""
+    length = max(cache.length, other.length)
+    places = joined_places(cache, other, length, device)
+    cache.storage.join(other.storage, length)
+    cache.history = recurrence.join(cache.history, other.history)
+    cache.length, cache.places = length, places
+    return cache
+
+
+def joined_places(cache: Cache, other: Cache, length: int, device: torch.device) -> Tensor | None:
+    """Returns the places [rows of both, length] of the slots of two caches, one below the other."""
+    if cache.places is None and other.places is None and cache.length == other.length:
+        return None
+    tables = [
+        filled_up(table(one.places, one.storage.batch, one.length, device), length)
+        for one in (cache, other)
+    ]
+    return torch.cat(tables)
 
 
 def reorder(cache: Cache, rows: Tensor) -> Cache:

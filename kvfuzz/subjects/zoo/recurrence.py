@@ -76,6 +76,16 @@ def crop(history: list[State], count: int) -> list[State]:
     return history[: len(history) - count]
 
 
+def join(history: list[State], other: list[State]) -> list[State]:
+    """Returns the states of both, the rows of `other` after those of `history`, as far back as both
+    go."""
+    count = min(len(history), len(other))
+    pairs = zip(history[len(history) - count :], other[len(other) - count :], strict=True)
+    return [
+        State(torch.cat((a.recent, b.recent)), torch.cat((a.hidden, b.hidden))) for a, b in pairs
+    ]
+
+
 def reorder(history: list[State], rows: Tensor) -> list[State]:
     """Makes row i of every state the old row `rows[i]`."""
     return [State(state.recent[rows], state.hidden[rows]) for state in history]

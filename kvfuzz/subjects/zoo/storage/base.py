@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kvfuzz.subjects.zoo.config import DecoderConfig
@@ -75,6 +76,16 @@ class Storage(ABC):
         """Drops all but the first `length` slots, whose `places` are given. Raises
         NotImplementedError, before anything changes, where they are not kept."""
 
+    @property
+    def batch(self) -> int:
+        """The number of rows."""
+        return self.keys[0].shape[0]
+
+    @abstractmethod
+    def join(self, other: Self, length: int, /) -> None:
+        """Adds the rows of `other`, which is not used again, after the own ones. The longer of both
+        has `length` slots, and the rows of the shorter one get slots that hold nothing."""
+
     @abstractmethod
     def reorder(self, rows: Tensor, /) -> None:
         """Makes row i the old row `rows[i]`."""
@@ -113,6 +124,11 @@ class LayerTensors(Storage):
         """Returns the lists by name, in tensors of their own, after `change`."""
         return {name: [change(t).clone() for t in getattr(self, name)] for name in self.LISTS}
 
+    def join(self, other: Self, _length: int) -> None:
+        for name in self.LISTS:
+            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
+            setattr(self, name, [stacked(one, two) for one, two in pairs])
+
     def reorder(self, rows: Tensor) -> None:
         self.change(lambda tensor: tensor[rows])
 
@@ -142,6 +158,13 @@ class Joined(LayerTensors):
 
     def crop(self, length: int, _places: Tensor | None) -> None:
         self.change(lambda tensor: tensor[:, :, :length])
+
+
+def stacked(one: Tensor, other: Tensor) -> Tensor:
+    """Returns the rows of both [batch, heads, slots, features], with zeros after the slots of the
+    shorter."""
+    slots = max(one.shape[2], other.shape[2])
+    return torch.cat([F.pad(x, (0, 0, 0, slots - x.shape[2])) for x in (one, other)])
 
 
 def zeros(

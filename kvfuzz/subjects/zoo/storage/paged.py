@@ -70,6 +70,19 @@ class Paged(Storage):
             while (len(table) - 1) * BLOCK >= length:
                 self.free.append(table.pop())
 
+    @property
+    def batch(self) -> int:
+        return len(self.tables)
+
+    def join(self, other: Self, length: int) -> None:
+        """Puts the pool of `other` behind the own one."""
+        blocks = self.keys[0].shape[0]
+        for own, theirs in ((self.keys, other.keys), (self.values, other.values)):
+            own[:] = [torch.cat(pair) for pair in zip(own, theirs, strict=True)]
+        self.tables += [[blocks + block for block in table] for table in other.tables]
+        self.free += [blocks + block for block in other.free]
+        self.make_room(0, length, None)
+
     def reorder(self, rows: Tensor) -> None:
         old, self.tables = self.tables, []
         chosen = rows.tolist()

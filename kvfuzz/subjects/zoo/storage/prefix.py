@@ -81,6 +81,13 @@ class Prefix(Storage):
     def crop(self, _length: int, _places: Tensor | None) -> None:
         """Does nothing: slots that are no longer counted will be overwritten, or copied first."""
 
+    @property
+    def batch(self) -> int:
+        return len(self.rows)
+
+    def join(self, other: Self, _length: int) -> None:
+        self.rows = [*self.rows, *other.rows]
+
     def reorder(self, rows: Tensor) -> None:
         chosen = [self.rows[row] for row in rows.tolist()]
         for row in self.rows:

@@ -144,6 +144,10 @@ class Ring(LayerTensors):
                 if kept is None:
                     tensors[layer] = tensors[layer][:, :, :length]
 
+    def join(self, other: Self, length: int) -> None:
+        LayerTensors.join(self, other, length)
+        self.held = torch.cat((self.held, other.held))
+
     def reorder(self, rows: Tensor) -> None:
         self.change(lambda tensor: tensor[rows])
         self.held = self.held[rows]
