@@ -1,21 +1,29 @@
 """Subjects that take only some calls, or return only some logits, and say so."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 import kvfuzz
 from kvfuzz.case.case import Case
-from kvfuzz.case.schedule import Crop, Padded
+from kvfuzz.case.layout import layout
+from kvfuzz.case.schedule import Crop, New, Padded, Reorder, columns_of
 from kvfuzz.errors import InvalidCase, InvalidSubject
 from kvfuzz.report.text import hunt_text
+from kvfuzz.search.judge import check_law
 from kvfuzz.search.rounds import draw_cases
 from kvfuzz.search.shrink import judge_like, shrink
 from kvfuzz.search.strategies import space_of
 from kvfuzz.subjects.call_limits import CallLimits, call_limits_of
 from kvfuzz.subjects.loading import as_factory
-from kvfuzz.subjects.run import compared
+from kvfuzz.subjects.run import compared, run_uncached
+from mutants.generic.equivalence_checks import orderless, unchanging_caches
+from mutants.generic.module_roles import module_roles
 from mutants.generic.probe_programs import probes
 from tests.seeds import SEEDS
 from tests.subjects import limited as subjects
+from tests.test_generation_law import Searches
 
 LIMITED = (
     subjects.Short,
@@ -82,10 +90,14 @@ def test_a_call_is_divided_into_those_that_are_taken():
         (subjects.Short, (6,), "6 tokens.*longest_call = 5"),
         (subjects.PrefillThenDecode, (3, 2, 1), "2 tokens.*chunks = False"),
         (subjects.InBlocks, (4, 2), "2 tokens.*multiple_of = 4"),
+        (subjects.OneRow, (2, Reorder((0, 0)), 1), "2 rows.*max_rows = 1"),
     ],
 )
 def test_a_case_outside_the_limits_is_refused(subject, schedule, words):
-    case = Case((tuple(range(sum(schedule))),), schedule)
+    columns = sum(entry for entry in schedule if isinstance(entry, int))
+    case = Case((tuple(range(columns)), (0,) * columns), schedule)
+    if subject is subjects.OneRow:
+        case = replace(case, schedule=(New(1), *schedule))
     with pytest.raises(InvalidCase, match=words):
         kvfuzz.check(subject(), case)
 
@@ -105,6 +117,8 @@ def test_a_cache_that_was_emptied_takes_a_prompt_again():
         ("multiple_of", 0, "multiple_of should be a positive integer, got 0"),
         ("multiple_of", 2.0, "multiple_of should be a positive integer"),
         ("last_only", "yes", "last_only should be True or False"),
+        ("max_rows", 0, "max_rows should be a positive integer or None, got 0"),
+        ("padding_between", None, "padding_between should be True or False, got None"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(name, value, words):
@@ -286,3 +300,104 @@ def test_a_case_with_the_number_needs_the_offer():
     assert kvfuzz.check(subjects.Keeps(), case).positions == 2
     with pytest.raises(InvalidCase, match="argument logits_to_keep of cached"):
         kvfuzz.check(subjects.Decoder(), case)
+
+
+# The number of rows.
+
+
+@pytest.mark.parametrize("subject", [subjects.TwoRows, subjects.OneRow])
+def test_no_call_of_either_path_gets_more_rows(subject):
+    """Each of these raises in a call of more; with two caches the texts of both are run."""
+    hunt = kvfuzz.fuzz(subject, seed=0, examples=40)
+    assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
+    assert hunt.exercised["switch"] > 0
+    assert f"rows of a call at most {subject.max_rows}, as declared" in hunt_text(hunt)
+
+
+def test_more_rows_are_drawn_without_the_limit():
+    """So the test above can fail, by a cached call and by an uncached one of several texts."""
+    cases = drawn(type("Undeclared", (subjects.TwoRows,), {"max_rows": None}))
+    assert max(step.batch for case in cases for step in case.steps()) == 4
+    assert max(len(layout(case).sequences) for case in cases) > 4
+
+
+def test_an_uncached_run_of_many_rows_is_that_of_all():
+    """Divided into calls, in order."""
+    rows = tuple((n, n + 1, 2 * n) for n in range(5))
+    two, any_number = run_uncached(subjects.TwoRows(), rows), run_uncached(subjects.Decoder(), rows)
+    assert torch.allclose(two, any_number, atol=1e-6)
+
+
+class SearchesTwoRows(Searches):
+    max_rows = 2
+
+    def run(self, tokens, cache):
+        assert len(tokens) <= 2
+        return super().run(tokens, cache)
+
+
+def test_a_search_keeps_to_the_rows_too():
+    """Its beams are rows."""
+    found = check_law("generation", SearchesTwoRows(), Case(((1, 2, 3), (4, 5, 6)), (2, 1)))
+    assert found.status in ("agreed", "vacuous")
+    alone = type("One", (SearchesTwoRows,), {"max_rows": 1})()
+    assert check_law("generation", alone, Case(((1, 2, 3),), (2, 1))).diverged is False
+
+
+@pytest.mark.parametrize("subject", [subjects.TwoRows, subjects.OneRow])
+def test_generic_mutants_keep_to_the_rows(subject):
+    """Probes, and the checks of what is equivalent."""
+    made = subject()
+    found = list(probes(made, Case(((0,),), (1,)), {"crop", "reset", "reorder", "cached"}))
+    assert len(found) >= 3
+    assert all(step.batch <= subject.max_rows for case in found for step in case.steps())
+    unchanging_caches(made, "float32")
+    orderless(made, "float32")
+    module_roles(made)
+
+
+# Padding between texts.
+
+
+def test_a_window_of_slots_agrees_where_its_padding_is_declared():
+    """Padding on the left of a prompt is tested."""
+    hunt = kvfuzz.fuzz(subjects.SlotWindow, seed=0, examples=60)
+    assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
+    assert hunt.exercised["left padding"] > 5
+    assert "no padding behind the first token of a row, as declared" in hunt_text(hunt)
+
+
+@pytest.mark.parametrize("subject", [subjects.SlotWindowAtHead, subjects.SlotWindowUndeclared])
+def test_a_mask_read_at_its_head_diverges_and_so_does_the_undeclared_window(subject):
+    hunt = kvfuzz.fuzz(subject, seed=0, locate=False)
+    assert hunt.verdict == "diverged"
+    split = CallLimits(padding_between=False).refused_step(hunt.failure.case) is not None
+    assert split == subject.padding_between
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_padding_is_drawn_between_tokens(seed):
+    calls = CallLimits(padding_between=False)
+    cases = drawn(subjects.SlotWindow, seed)
+    assert any("mask" in case.given and not case.is_plain for case in cases)
+    assert all(calls.refused_step(case) is None for case in cases)
+    undeclared = drawn(subjects.SlotWindowUndeclared, seed)
+    assert any(calls.refused_step(case) is not None for case in undeclared)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step"),
+    [
+        ((Padded(3, "left", (1, 0)), 2, 1), None),
+        ((3, Padded(2, "left", (1, 0)), 1), 1),
+        ((Padded(3, "right", (1, 0)), 1), 1),
+        ((3, Padded(3, "right", (1, 0))), None),
+        ((Padded(3, "right", (1, 0)), Crop(1), 2), None),
+    ],
+)
+def test_where_padding_stands_between_tokens(schedule, step):
+    columns = sum(columns_of(entry) or 0 for entry in schedule)
+    case = Case((tuple(range(columns)), (0,) * columns), schedule, given=("mask",))
+    found = CallLimits(padding_between=False).refused_step(case)
+    assert (found and found.index) == step
+    assert (CallLimits(padding_between=False).fitted(case) is None) == (step is not None)

@@ -27,6 +27,7 @@ from kvfuzz.oracle.beam_search import (
 )
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.reference import find_reference, measure_islands, measure_noise
+from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.run import Rows, as_tensor
 
 LENGTH = 6
@@ -64,8 +65,9 @@ def check_generation(subject: Any, case: Case) -> Verdict:
         return _discard("there is no room to generate a token")
     count, refusals, idle = 0, [], None
     for beams in (1, BEAMS):
+        rows = prompt[: _most_rows(subject, beams)]
         try:
-            found = _check_search(subject, case, prompt, length, beams)
+            found = _check_search(subject, case, rows, length, beams)
         except _Refused as refused:
             refusals.append(str(refused))
         except _Differs as differs:
@@ -73,7 +75,7 @@ def check_generation(subject: Any, case: Case) -> Verdict:
             return Verdict("diverged", excess=math.inf, law="generation", finding=finding)
         else:
             idle = idle or found
-            count += len(prompt) * length
+            count += len(rows) * length
     if not count:
         return Verdict("discarded", law="generation", reason=refusals[0])
     if idle is not None:
@@ -87,13 +89,15 @@ def _check_search(subject: Any, case: Case, prompt: Rows, length: int, beams: in
     how = "greedy search" if beams == 1 else f"search with {beams} beams"
     if beams >= subject.vocab_size:
         raise _Refused(f"{how}: the vocabulary is too small")
+    if not prompt:
+        raise _Refused(f"{how}: a call takes fewer rows")
     if beams == 1:
         cached, uncached = _answers(subject, prompt, length, beams, how)
         if cached[1] is not None and uncached[1] is not None:
             _compare_logits(subject, case, prompt, cached, uncached)
             return None
     fault: Fault = "lost its cache" if beams == 1 else "never reordered its cache"
-    more = _more_rows(prompt, subject.vocab_size)
+    more = _more_rows(prompt, subject.vocab_size)[: _most_rows(subject, beams)]
     peaked = max(1.0, spread(subject, more))
     for flattening in FLATTENINGS:
         with flattened(subject, 1 / (peaked * flattening), more):
@@ -109,6 +113,12 @@ def _check_search(subject: Any, case: Case, prompt: Rows, length: int, beams: in
             if not torch.equal(wrong.tokens, found.tokens):
                 return None
     return f"{how} would choose the same tokens if it {fault}"
+
+
+def _most_rows(subject: Any, beams: int) -> int | None:
+    """Returns how many rows a search with so many `beams` may continue; None for any number."""
+    most = call_limits_of(subject).rows
+    return None if most is None else most // beams
 
 
 def _more_rows(prompt: Rows, vocab_size: int) -> Rows:

@@ -25,7 +25,7 @@ from kvfuzz.search.programs import (
     fit_moves,
     operations,
 )
-from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space
+from kvfuzz.search.strategies import MOST_SEEDS, Space
 from kvfuzz.subjects.protocol import has_one_cache
 
 TAILS = (64, 256)
@@ -140,7 +140,7 @@ def _rows(space: Space, climb: Climb, moves: Sequence[Move], rng: random.Random)
     """Returns the number of rows: two where an operation needs them, and in some short climbs."""
     rows = rng.choice(PLAIN_ROWS) if climb.top <= TAILS[0] else 1
     needed = 2 if any(word in ROWS for word, _, _ in moves) else 1
-    return min(max(rows, needed), MOST_ROWS, space.vocab_size)
+    return min(max(rows, needed), space.most_rows)
 
 
 def _crossed(space: Space, climb: Climb, rng: random.Random) -> list[int]:

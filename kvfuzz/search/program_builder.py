@@ -131,9 +131,12 @@ class ProgramBuilder:
         whole, size, *rest = self._pieces(count)
         if not whole:
             return
+        takes_padding = self.kind != "uneven"
+        if not self.bounds.calls.padding_between:
+            word, takes_padding = "left", takes_padding and not max(cache)
         # Shrinking moves nonzero numbers to the end of a list before it removes rows, so the last
         # ones are used. At least one row is padded.
-        pads = tuple(n % size for n in each[-batch:]) if self.kind != "uneven" else ()
+        pads = tuple(n % size for n in each[-batch:]) if takes_padding else ()
         if pads and size > 1 and not any(pads):
             pads = (*pads[:-1], 1)
         if any(pads):

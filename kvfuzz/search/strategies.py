@@ -67,6 +67,11 @@ class Space:
         """The bounds of every program."""
         return Bounds(self.max_length, self.offers, self.calls)
 
+    @property
+    def most_rows(self) -> int:
+        """The number of rows of a case, at most."""
+        return min(MOST_ROWS, self.vocab_size, self.calls.rows or MOST_ROWS)
+
 
 def space_of(factory: Factory, max_length: int | None = None) -> Space:
     """Returns the space of cases for the subjects of `factory`, with rows of up to `max_length`
@@ -120,7 +125,7 @@ def _cases(
     choices: Mapping[str, st.SearchStrategy[Any]],
     dtypes: st.SearchStrategy[str],
 ) -> Case:
-    most_rows, longest = min(MOST_ROWS, space.vocab_size), min(space.max_length, ORDINARY)
+    most_rows, longest = space.most_rows, min(space.max_length, ORDINARY)
     if focus is None:
         focus = draw(st.sampled_from(focuses_of(space)))
     if focus in PLAIN_FOCUSES:

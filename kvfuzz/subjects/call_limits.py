@@ -16,13 +16,17 @@ class CallLimits:
 
     A call has at most `longest` tokens (None: any number) and a multiple of `multiple`. Without
     `chunks` only an empty cache takes more than one token. With `last_only` a call returns the
-    logits of its last position alone.
+    logits of its last position alone. No call of either path has more than `rows` rows (None: any
+    number). Without `padding_between` padding stands only before the first token of a row: nothing
+    is fed behind padding on the right, and none to a cache that holds text.
     """
 
     longest: int | None = None
     chunks: bool = True
     multiple: int = 1
     last_only: bool = False
+    rows: int | None = None
+    padding_between: bool = True
 
     def takes(self, size: int, filled: bool) -> bool:
         """Whether a call of `size` tokens is taken by a cache that is `filled` or empty."""
@@ -51,15 +55,23 @@ class CallLimits:
         return most - most % self.multiple or 1
 
     def refused_step(self, case: Case) -> Step | None:
-        """Returns the first step of `case` that is a call which is not taken; None if all are."""
+        """Returns the first step of `case` that is a call which is not taken, or that makes a cache
+        of too many rows; None if there is none."""
         if replace(self, last_only=False) == ANY_CALL:
             return None
-        calls = (step for step in case.steps() if step.feeds)
-        return next((step for step in calls if not self.takes(step.size, step.filled)), None)
+        return next((step for step in case.steps() if self._refuses(case, step)), None)
+
+    def _refuses(self, case: Case, step: Step) -> bool:
+        if self.rows is not None and step.batch > self.rows:
+            return True
+        if not step.feeds:
+            return False
+        apart = not self.padding_between and "mask" in case.given
+        return not self.takes(step.size, step.filled) or (apart and any(map(_is_split, step.after)))
 
     def fitted(self, case: Case) -> Case | None:
-        """Returns `case` with several calls in place of each that is not taken; None if that is a
-        call with padding."""
+        """Returns `case` with several calls in place of each that is not taken; None where that is
+        not possible."""
         if self.refused_step(case) is None:
             return case
         schedule: list[Entry] = []
@@ -70,7 +82,8 @@ class CallLimits:
                 schedule += self.pieces(entry, step.filled)
             else:
                 return None
-        return replace(case, schedule=tuple(schedule))
+        found = replace(case, schedule=tuple(schedule))
+        return found if self.refused_step(found) is None else None
 
     def texts(self) -> tuple[str, ...]:
         """Says the limits for a reader; empty if there are none."""
@@ -81,11 +94,15 @@ class CallLimits:
         ]
         calls = "calls of " + ", of ".join(filter(None, sizes)) if any(sizes) else ""
         logits = "logits of the last position of each call alone" if self.last_only else ""
-        return tuple(f"{text}, as declared" for text in (calls, logits) if text)
+        rows = f"rows of a call at most {self.rows}" if self.rows else ""
+        padding = "" if self.padding_between else "no padding behind the first token of a row"
+        return tuple(f"{text}, as declared" for text in (calls, logits, rows, padding) if text)
 
 
 ANY_CALL = CallLimits()
 """The limits of a subject that declares none."""
+LIMITS = ("longest_call", "chunks", "multiple_of", "max_rows", "padding_between")
+"""The attributes by which a subject declares which calls it takes."""
 _COUNT, _FLAG = "a positive integer", "True or False"
 
 
@@ -96,11 +113,15 @@ def call_limits_of(subject: Any, name: str = "subject") -> CallLimits:
     chunks: Any = getattr(subject, "chunks", True)
     multiple: Any = getattr(subject, "multiple_of", 1)
     last_only: Any = getattr(subject, "last_only", False)
+    rows = getattr(subject, "max_rows", None)
+    between: Any = getattr(subject, "padding_between", True)
     for word, value, wanted, holds in (
         ("longest_call", longest, f"{_COUNT} or None", longest is None or _is_count(longest)),
         ("chunks", chunks, _FLAG, isinstance(chunks, bool)),
         ("multiple_of", multiple, _COUNT, _is_count(multiple)),
         ("last_only", last_only, _FLAG, isinstance(last_only, bool)),
+        ("max_rows", rows, f"{_COUNT} or None", rows is None or _is_count(rows)),
+        ("padding_between", between, _FLAG, isinstance(between, bool)),
     ):
         if not holds:
             raise InvalidSubject(f"{name}.{word} should be {wanted}, got {value!r}")
@@ -108,7 +129,18 @@ def call_limits_of(subject: Any, name: str = "subject") -> CallLimits:
         raise InvalidSubject(
             f"{name}.longest_call = {longest} leaves no multiple of {multiple} (multiple_of)"
         )
-    return CallLimits(longest, chunks, multiple, last_only)
+    return CallLimits(longest, chunks, multiple, last_only, rows, between)
+
+
+def most_rows(subject: Any, wanted: int) -> int:
+    """Returns `wanted` rows, or fewer if a call of `subject` takes fewer."""
+    return min(wanted, call_limits_of(subject).rows or wanted)
+
+
+def _is_split(slots: tuple[int | None, ...]) -> bool:
+    """Whether padding stands between the tokens of a row."""
+    text = [slot for slot, token in enumerate(slots) if token is not None]
+    return bool(text) and text[-1] - text[0] >= len(text)
 
 
 def _is_count(value: Any) -> bool:

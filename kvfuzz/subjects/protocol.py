@@ -19,7 +19,7 @@ from torch import Tensor
 from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subjects.boundaries import Boundary, find_boundaries
-from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits, call_limits_of
+from kvfuzz.subjects.call_limits import ANY_CALL, LIMITS, CallLimits, call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
@@ -66,6 +66,8 @@ class Subject(Protocol):
       copy is made of one;
     - `longest_call`, `chunks`, `multiple_of`: a call takes at most so many tokens; False if a
       filled cache takes single tokens only; a call of several tokens takes a multiple of so many;
+    - `max_rows`: no call of either path gets more rows; `padding_between`: False if a row has
+      padding only before its first token;
     - `last_only`: true if `cached` returns the logits [batch, 1, vocab] of the last position only;
     - `perturbed(tokens, size, draws)`: the uncached float64 logits [draws, batch, time, vocab] with
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
@@ -324,7 +326,8 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
         )
         raise InvalidCase(f"{name} has no {what}, which this case needs")
     if (step := call_limits_of(subject).refused_step(case)) is not None:
-        raise InvalidCase(f"{name} takes no call of {step.size} tokens here: {_limit_of(subject)}")
+        what = f"{step.size} tokens in {step.batch} rows" if step.feeds else f"{step.batch} rows"
+        raise InvalidCase(f"{name} takes no call of {what} here: {_limit_of(subject)}")
     if getattr(subject, ONE_CACHE, False) and uses_two_caches(case):
         raise InvalidCase(
             f"{name} declares {ONE_CACHE}, and this case goes back to an earlier cache, copies one "
@@ -340,9 +343,7 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
 
 
 def _limit_of(subject: Any) -> str:
-    said = {
-        word: getattr(subject, word, None) for word in ("longest_call", "chunks", "multiple_of")
-    }
+    said = {word: getattr(subject, word, None) for word in LIMITS}
     return "it declares " + ", ".join(f"{k} = {v}" for k, v in said.items() if v is not None)
 
 

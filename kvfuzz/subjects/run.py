@@ -83,10 +83,13 @@ def note_pass() -> None:
 
 @torch.no_grad()
 def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tensor:
-    """Returns the logits [batch, time, vocab] of one uncached run over `tokens` [batch, time].
+    """Returns the logits [batch, time, vocab] of one uncached run over `tokens` [batch, time]; of
+    several, if the subject takes fewer rows in a call.
 
     Raises InvalidSubject if they have another shape, and whatever the subject raises.
     """
+    if len(parts := in_calls(subject, tokens)) > 1:
+        return torch.cat([run_uncached(subject, part, name) for part in parts])
     note_pass()
     try:
         logits = subject.uncached(as_tensor(subject, tokens))
@@ -94,6 +97,13 @@ def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tenso
         raise Exited(error) from error
     # Cloned: a subject may return a view of its own buffer and overwrite that in the next call.
     return _check(logits, (len(tokens), len(tokens[0])), subject, f"{name}.uncached()").clone()
+
+
+def in_calls(subject: Any, tokens: Rows) -> list[Rows]:
+    """Divides the rows of `tokens` [batch, time] among calls of the uncached path: one, unless the
+    subject takes fewer rows."""
+    most = call_limits_of(subject).rows or len(tokens)
+    return [tokens[start : start + most] for start in range(0, len(tokens), most)]
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ class _Machine(RuleBasedStateMachine):
     def begin(self, data: Any) -> None:
         """Draws the model, the number of rows, and the optional arguments of every call."""
         space = self.space
-        rows = data.draw(st.integers(1, min(MOST_ROWS, space.vocab_size)), label="rows")
+        rows = data.draw(st.integers(1, space.most_rows), label="rows")
         joins = "join" in space.offers and not has_one_cache(space.offers)
         begun = data.draw(st.integers(1, rows), label="begun") if joins else rows
         self.program = new_program(space, rows, begun)

@@ -19,6 +19,7 @@ from kvfuzz.case.case import Case
 from kvfuzz.oracle.compare import compare
 from kvfuzz.oracle.reference import find_reference
 from kvfuzz.search.strategies import LONGEST
+from kvfuzz.subjects.call_limits import most_rows
 from kvfuzz.subjects.protocol import offers_of
 from kvfuzz.subjects.run import as_tensor, seeded
 from kvfuzz.subjects.tensors import walk
@@ -38,16 +39,16 @@ def _case(subject: Any, dtype: str) -> Case:
     length = max(FEWEST, min(LONGEST, room))
     tokens = tuple(
         tuple((1 + 5 * row + 3 * column) % subject.vocab_size for column in range(length))
-        for row in range(2)
+        for row in range(most_rows(subject, 2))
     )
     return Case(tokens, (length - SECOND, SECOND), dtype=dtype, given=("positions",))
 
 
 def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
     """Returns the logits of the cached path with the tokens at `positions` [time]."""
-    cache, pieces = subject.new_cache(2), []
+    cache, pieces = subject.new_cache(most_rows(subject, 2)), []
     tokens = as_tensor(subject, case.tokens)
-    given = positions.to(tokens.device).expand(2, -1)
+    given = positions.to(tokens.device).expand(len(tokens), -1)
     with seeded(0), torch.no_grad():
         for chunk, places in zip(_chunks(case, tokens), _chunks(case, given), strict=True):
             logits, cache = subject.cached(chunk, cache, positions=places)
@@ -99,8 +100,8 @@ def one_head(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
 
 
 def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
-    cache = subject.new_cache(2)
-    tokens = as_tensor(subject, ((1 % subject.vocab_size,),) * 2)
+    cache = subject.new_cache(most_rows(subject, 2))
+    tokens = as_tensor(subject, ((1 % subject.vocab_size,),) * most_rows(subject, 2))
     with seeded(0), torch.no_grad():
         _, cache = subject.cached(tokens, cache)
         return list(layers_of(subject, cache))
@@ -108,10 +109,11 @@ def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
 
 def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     """Whether a call leaves its cache unchanged, bit for bit, so that it can be shared."""
-    one, two = (as_tensor(subject, ((n % subject.vocab_size,) * 2,) * 2) for n in (1, 2))
+    rows = most_rows(subject, 2)
+    one, two = (as_tensor(subject, ((n % subject.vocab_size,) * 2,) * rows) for n in (1, 2))
     with seeded(0), torch.no_grad():
-        _, filled = subject.cached(one, subject.new_cache(2))
-        for cache in (filled, subject.new_cache(2)):
+        _, filled = subject.cached(one, subject.new_cache(most_rows(subject, 2)))
+        for cache in (filled, subject.new_cache(most_rows(subject, 2))):
             before = [tensor.clone() for tensor in _tensors(cache)]
             first = subject.cached(two, cache)[0].clone()
             # A counter shows in the next logits; a tensor may change without being used.
@@ -227,7 +229,7 @@ def orderless(subject: Any, dtype: str) -> str | None:
         return None
     for backwards in (False, True):
         with seeded(0), torch.no_grad():
-            _, cache = subject.cached(first, subject.new_cache(2))
+            _, cache = subject.cached(first, subject.new_cache(most_rows(subject, 2)))
             for part in chain(*layers_of(subject, cache)) if backwards else ():
                 part.copy_(part.flip(2))
             found.append(subject.cached(second, cache)[0].clone())

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from kvfuzz.subjects.call_limits import most_rows
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import device_of
 from kvfuzz.subjects.tensors import walk
@@ -111,7 +112,8 @@ def _measure(subject: Any, model: nn.Module) -> ModuleRoles:
             busy = False
 
     length = min(5, subject.max_length or 5)
-    tokens = torch.arange(2 * length).view(2, length) * 3 % subject.vocab_size
+    rows = most_rows(subject, 2)
+    tokens = torch.arange(rows * length).view(rows, length) * 3 % subject.vocab_size
     with torch.no_grad(), watching(model, look):
         subject.uncached(tokens.to(device_of(subject)))
     return _roles(model, seen)

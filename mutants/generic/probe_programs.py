@@ -10,7 +10,7 @@ from typing import Any
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import Crop, Entry, Fork, New, Padded, Reorder, Reset, Restore, Switch
 from kvfuzz.errors import InvalidSubject
-from kvfuzz.subjects.call_limits import call_limits_of
+from kvfuzz.subjects.call_limits import call_limits_of, most_rows
 from kvfuzz.subjects.run import CachedPathRaised, Refused, run_cached, seeded
 
 ROWS = 3
@@ -31,15 +31,17 @@ def probes(subject: Any, like: Case, offers: Collection[str]) -> Iterator[Case]:
     """Yields the programs that `subject` can run, with the settings of the case `like`. Rows
     differ, and neighbouring tokens too."""
     given = tuple(word for word in ("mask", "positions") if word in offers)
-    for needed, schedule in PROGRAMS:
-        if needed not in {*offers, "cached"}:
+    rows = most_rows(subject, ROWS)
+    for needed, program in PROGRAMS:
+        if needed not in {*offers, "cached"} or (needed in ("mask", "reorder") and rows < ROWS):
             continue
+        schedule = tuple(New(rows) if isinstance(entry, New) else entry for entry in program)
         columns = sum(map(_columns, schedule))
         if subject.max_length is not None and columns > subject.max_length:
             continue
         tokens = tuple(
             tuple((1 + 7 * row + 3 * column) % subject.vocab_size for column in range(columns))
-            for row in range(ROWS)
+            for row in range(rows)
         )
         whole = replace(like, tokens=tokens, schedule=schedule, given=given, keep=None)
         if (case := call_limits_of(subject).fitted(whole)) is not None:

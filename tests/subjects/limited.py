@@ -190,3 +190,70 @@ class OverlaysKept(Decoder):
 
 class OverlaysKeptByTotal(OverlaysKept):
     by_total = True  # fault
+
+
+class TwoRows(Decoder):
+    """Buffers for two rows, which both paths use."""
+
+    max_rows = 2
+
+    def states(self, tokens, past):
+        assert len(tokens) <= 2, len(tokens)
+        return super().states(tokens, past)
+
+    def new_cache(self, batch):
+        assert batch <= 2, batch
+
+    def reorder(self, cache, rows):
+        return None if cache is None else tuple(x[rows] for x in cache)
+
+
+class OneRow(TwoRows):
+    max_rows = 1
+
+    def states(self, tokens, past):
+        assert len(tokens) == 1
+        return super().states(tokens, past)
+
+
+class SlotWindow(nn.Module):
+    """A window of four slots, padding among them."""
+
+    vocab_size, max_length = VOCAB, ROOM
+    padding_between, positions_from_mask, at_end = False, True, True
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.token, self.place = nn.Embedding(VOCAB, WIDTH), nn.Embedding(ROOM, WIDTH)
+        self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, VOCAB)
+
+    def uncached(self, tokens):
+        return self.cached(tokens, self.new_cache(len(tokens)))[0]
+
+    def new_cache(self, batch):
+        return torch.zeros(2, batch, 0, WIDTH), torch.zeros(batch, 0, dtype=torch.bool)
+
+    def cached(self, tokens, cache, *, mask=None):
+        (keys, values), text = cache
+        size = tokens.shape[1]
+        if mask is None:
+            mask = torch.cat((text, torch.ones_like(tokens).bool()), 1)
+        positions = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -size:]
+        x = self.token(tokens) + self.place(positions)
+        query, key, value = self.project(x).chunk(3, -1)
+        keys, values = torch.cat((keys, key), 1), torch.cat((values, value), 1)
+        held = keys.shape[1]
+        far = torch.arange(held - size, held)[:, None] - torch.arange(held)
+        shown = mask[:, None, -held:] if self.at_end else mask[:, None, :held]
+        seen = (far >= 0) & (far < 4) & shown | (far == 0)
+        x = x + F.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
+        return self.out(x), (torch.stack((keys, values))[:, :, -3:], mask)
+
+
+class SlotWindowAtHead(SlotWindow):
+    at_end = False  # fault: the mask covers all that was fed, and the window its end
+
+
+class SlotWindowUndeclared(SlotWindow):
+    padding_between = True
