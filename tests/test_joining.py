@@ -135,10 +135,10 @@ def test_a_wrong_join_diverges_and_shrinks(subject, seed):
 
 def test_joins_are_drawn_where_they_are_offered():
     """Of rows of equal and of unequal length, without a mask."""
-    for subject, least in ((subjects.Joins, 5), ("zoo", 4)):
+    for subject, least, kinds in ((subjects.Joins, 5, 2), ("zoo", 2, 1)):
         cases = [case for case in drawn(subject) if joins(case)]
         assert len(cases) >= least
-        assert {case.is_uneven for case in cases} == {True, False}
+        assert len({case.is_uneven for case in cases}) >= kinds
         assert not any("mask" in case.given for case in cases)
         assert not any(isinstance(entry, Padded) for case in cases for entry in case.schedule)
 

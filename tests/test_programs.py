@@ -105,7 +105,7 @@ def test_a_program_that_makes_no_sense_is_refused(schedule, given_, message):
         ([1, ["fork", 2], 1], "'fork' in 'schedule' takes nothing, got"),
         (
             [1, ["jump", 2], 1],
-            "should hold integers, or lists that begin with padded, ragged, crop",
+            "should hold integers, or lists that begin with padded, ragged, tree, crop",
         ),
         ([1, ["crop", "x"], 1], "count of 'crop' should be an integer, got 'x'"),
         ([1, ["reorder", 1], 1], "rows of 'reorder' should be a list of integers, got 1"),
@@ -169,6 +169,7 @@ def test_a_decoder_that_can_do_all_of_it_agrees():
     assert hunt.not_exercised() == {
         "logits_to_keep": "not offered",
         "ragged": "not offered",
+        "tree": "not offered",
         "join": "not offered",
         "rollback": "not offered",
         "frame": "not offered",

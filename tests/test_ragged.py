@@ -131,7 +131,7 @@ def test_ragged_calls_are_drawn_where_they_are_offered():
     fed = [step for case in cases for step in case.steps() if isinstance(step.operation, Ragged)]
     assert {step.filled for step in fed} == {True, False}
     zoo = [case for case in drawn("zoo") if ragged(case)]
-    assert len(zoo) >= 4
+    assert len(zoo) >= 2
     assert not any("mask" in case.given for case in zoo)
     assert not any(isinstance(entry, Padded) for case in zoo for entry in case.schedule)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
@@ -10,8 +10,7 @@ from typing import Any
 
 from kvfuzz.case.dtypes import DTYPES
 from kvfuzz.case.schedule import (
-    SIDES,
-    Crop,
+    FEEDING,
     Entry,
     Fork,
     Join,
@@ -20,14 +19,14 @@ from kvfuzz.case.schedule import (
     Padded,
     Ragged,
     Reorder,
-    Reset,
-    Rollback,
     Switch,
+    Tree,
     columns_of,
     entry_from_json,
     entry_text,
     entry_to_json,
 )
+from kvfuzz.case.slots import Slots, feed, is_alive, join, operate, require
 from kvfuzz.errors import InvalidCase
 
 GIVEN = ("mask", "positions")
@@ -35,18 +34,13 @@ GIVEN = ("mask", "positions")
 KEEP = "logits_to_keep"
 """The optional argument of `cached` that gets the `keep` of a case."""
 
-Slots = tuple[tuple[int | None, ...], ...]
-"""The contents of a cache, [rows][slots]: a token, or None for padding, for what this row did not
-get of a ragged call, for what a rollback of this row alone has dropped, and where a longer row was
-joined. No rows at all: another cache has taken them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a case.
 
     It changes the slots of cache number `cache` from `before` to `after`. A step that feeds
-    (`operation` is None, Padded or Ragged) takes the columns `start` to `stop` of the token table;
+    (`operation` is None or FEEDING) takes the columns `start` to `stop` of the token table;
     for any other operation `start` equals `stop`. A fork copies cache number `source`, a join ends
     it.
     """
@@ -76,7 +70,7 @@ class Step:
     @property
     def feeds(self) -> bool:
         """Whether the step calls `cached` with tokens."""
-        return self.operation is None or isinstance(self.operation, Padded | Ragged)
+        return self.operation is None or isinstance(self.operation, FEEDING)
 
     @property
     def filled(self) -> bool:
@@ -250,23 +244,23 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
         source = entry.cache if isinstance(entry, Join) else source
         before = caches[current] if caches else ()
         match entry:
-            case int() | Padded() | Ragged():
+            case int() | Padded() | Ragged() | Tree():
                 stop = column + (columns_of(entry) or 0)
-                after = _feed(before, [row[column:stop] for row in tokens], operation, given)
+                after = feed(before, [row[column:stop] for row in tokens], operation, given)
             case New(rows):
-                _require(1 <= rows <= len(tokens), entry, f"1 to {len(tokens)} rows")
+                require(1 <= rows <= len(tokens), entry, f"1 to {len(tokens)} rows")
                 after, stop = ((),) * rows, column
             case Switch(cache):
-                _require(_is_alive(caches, cache), entry, f"one of the {len(caches)} caches")
+                require(is_alive(caches, cache), entry, f"one of the {len(caches)} caches")
                 current, before = cache, caches[cache]
                 after, stop = before, column
             case Join(cache):
-                other = _is_alive(caches, cache) and cache != current
-                _require(other, entry, f"another of the {len(caches)} caches")
-                after, stop = _join(before, caches[cache], entry, len(tokens), given), column
+                other = is_alive(caches, cache) and cache != current
+                require(other, entry, f"another of the {len(caches)} caches")
+                after, stop = join(before, caches[cache], entry, len(tokens), given), column
                 caches[cache] = ()
             case _:
-                after, stop = _operate(before, entry, len(tokens), given), column
+                after, stop = operate(before, entry, len(tokens), given), column
         if isinstance(entry, New | Fork):
             caches.append(after)
             current = len(caches) - 1
@@ -274,98 +268,6 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
         steps.append(Step(index, column, stop, current, operation, before, after, source))
         column = stop
     return tuple(steps)
-
-
-def _feed(
-    before: Slots,
-    fed: Sequence[tuple[int, ...]],
-    operation: Operation | None,
-    given: tuple[str, ...],
-) -> Slots:
-    """Returns the slots of the current cache, with those `before`, after the tokens `fed`."""
-    new: list[tuple[int | None, ...]] = list(fed[: len(before)])
-    nothing: tuple[None, ...] = (None,)
-    if isinstance(operation, Ragged):
-        lengths = operation.lengths
-        _require("mask" not in given, operation, "no mask in 'given'")
-        _require(len(lengths) == len(before), operation, f"a length for each of {len(before)} rows")
-        _require(all(n >= 0 for n in lengths), operation, "lengths of 0 or more")
-        new = [row[:n] + nothing * (len(row) - n) for row, n in zip(new, lengths, strict=True)]
-    if isinstance(operation, Padded):
-        size, side, pads = operation.size, operation.side, operation.pads
-        _require(side in SIDES, operation, f"{' or '.join(SIDES)} as its side")
-        _require(len(pads) == len(before), operation, f"a number of pads for {len(before)} rows")
-        _require(all(0 <= n < size for n in pads), operation, f"0 to {size - 1} pads in each row")
-        if any(pads) and "mask" not in given:
-            raise InvalidCase("padding needs a mask in every call: add 'mask' to 'given'")
-        new = [
-            nothing * n + row[n:] if side == "left" else row[: size - n] + nothing * n
-            for row, n in zip(new, pads, strict=True)
-        ]
-    return tuple(old + row for old, row in zip(before, new, strict=True))
-
-
-def _is_alive(caches: list[Slots], number: int) -> bool:
-    """Whether there is a cache of this `number`, and no join has ended it."""
-    return 0 <= number < len(caches) and caches[number] != ()
-
-
-def _join(
-    before: Slots, other: Slots, entry: Join, most_rows: int, given: tuple[str, ...]
-) -> Slots:
-    """Returns the slots of the rows `before` and of those of the `other` cache after them."""
-    _require("mask" not in given, entry, "no mask in 'given'")
-    _require(bool(before[0] and other[0]), entry, "two caches that hold something")
-    fits = len(before) + len(other) <= most_rows
-    _require(fits, entry, f"at most {most_rows} rows together")
-    slots = max(len(before[0]), len(other[0]))
-    return tuple((*row, *(None,) * (slots - len(row))) for row in (*before, *other))
-
-
-def _operate(before: Slots, entry: Entry, most_rows: int, given: tuple[str, ...]) -> Slots:
-    """Returns the slots of the current cache after an operation that feeds nothing. A cache has at
-    most `most_rows` rows."""
-    _require(bool(before and before[0]), entry, "a cache that holds something to act on")
-    match entry:
-        case Crop(count):
-            _require(count >= 1, entry, "a count of 1 or more")
-            even = "mask" in given or not any(None in row for row in before)
-            _require(even, entry, "rows that nothing has made unequal: roll them back")
-            return tuple(row[: max(0, len(row) - count)] for row in before)
-        case Rollback(counts):
-            _require("mask" not in given, entry, "no mask in 'given'")
-            _require(len(counts) == len(before), entry, f"a count for each of {len(before)} rows")
-            fits = all(count >= 0 for count in counts) and any(counts)
-            _require(fits, entry, "counts of 0 or more, and one above 0")
-            return _roll_back(before, counts)
-        case Reorder(rows):
-            _require(1 <= len(rows) <= most_rows, entry, f"1 to {most_rows} rows")
-            fits = all(0 <= row < len(before) for row in rows)
-            _require(fits, entry, f"rows from 0 to {len(before) - 1}")
-            return tuple(before[row] for row in rows)
-        case Reset():
-            return ((),) * len(before)
-        case _:
-            return before
-
-
-def _roll_back(before: Slots, counts: tuple[int, ...]) -> Slots:
-    """Returns `before` without the last tokens of each row, and without slots that are empty in all
-    rows after the last token."""
-    rows = []
-    for row, count in zip(before, counts, strict=True):
-        text = [slot for slot, token in enumerate(row) if token is not None]
-        dropped = {*text[max(0, len(text) - count) :]}
-        rows.append([None if slot in dropped else token for slot, token in enumerate(row)])
-    longest = max(
-        (n for row in rows for n, token in enumerate(row, 1) if token is not None), default=0
-    )
-    return tuple(tuple(row[:longest]) for row in rows)
-
-
-def _require(holds: bool, entry: Any, wanted: str) -> None:
-    if not holds:
-        raise InvalidCase(f"{entry_text(entry)!r} in the schedule should have {wanted}")
 
 
 def _integer(name: str, value: Any) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.schedule import SIDES, Crop, Padded, Ragged
+from kvfuzz.case.schedule import SIDES, Crop, Padded, Ragged, Tree
 
 PLAIN = ("token by token", "prefill + decode", "chunks", "prefill only")
 OPERATED = (
     "ragged",
+    "tree",
     "crop",
     "rollback",
     "reorder",
@@ -27,10 +28,10 @@ FEATURES = ("extend", "decode", *OPERATED, *PADDED, "mask", "positions", KEEP, "
 
 def features_of(case: Case) -> frozenset[str]:
     """Returns the FEATURES of `case`: kinds of steps (`new` for a second cache), ragged calls,
-    padding, optional arguments, more than one row."""
+    trees, padding, optional arguments, more than one row."""
     steps = list(case.steps())
     kinds = {step.kind for step in steps if step.kind != "new" or step.index > 0}
-    kinds |= {step.operation.word for step in steps if isinstance(step.operation, Ragged)}
+    kinds |= {step.operation.word for step in steps if isinstance(step.operation, Ragged | Tree)}
     sides = {
         f"{step.operation.side} padding" for step in steps if isinstance(step.operation, Padded)
     }

@@ -13,8 +13,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kvfuzz.case.case import Case, Slots, Step
-from kvfuzz.case.schedule import Entry
+from kvfuzz.case.case import Case, Step
+from kvfuzz.case.schedule import Entry, Tree
+from kvfuzz.case.slots import Slots
 
 Sequence = tuple[int, ...]
 
@@ -73,11 +74,20 @@ def _plain_layout(case: Case) -> Layout:
 
 def _followed_layout(case: Case) -> Layout:
     feeding = [step for step in case.steps() if step.feeds]
-    sequences = _longest([real_tokens(row) for step in feeding for row in step.after])
+    rows = [real_tokens(row) for step in feeding for row in step.after]
+    trees = {step.index: _candidate_texts(step, case) for step in feeding if _is_tree(step)}
+    sequences = _longest(rows + [one for texts in trees.values() for row in texts for one in row])
     sequence = torch.zeros(case.batch, case.length, dtype=torch.int64)
     position = torch.zeros_like(sequence)
     fed = torch.zeros_like(sequence, dtype=torch.bool)
     for step in feeding:
+        for row, texts in enumerate(trees.get(step.index, ())):
+            for column, text in enumerate(texts, step.start):
+                sequence[row, column] = _holding(sequences, text)
+                position[row, column], fed[row, column] = len(text) - 1, True
+    for step in feeding:
+        if step.index in trees:
+            continue
         for row, (slots, positions) in enumerate(
             zip(step.after, slot_positions(step), strict=True)
         ):
@@ -89,6 +99,24 @@ def _followed_layout(case: Case) -> Layout:
     longest = max(map(len, sequences))
     filled = tuple(row + row[-1:] * (longest - len(row)) for row in sequences)
     return Layout(filled, tuple(map(len, sequences)), sequence, position, fed, plain=False)
+
+
+def _is_tree(step: Step) -> bool:
+    return isinstance(step.operation, Tree)
+
+
+def _candidate_texts(step: Step, case: Case) -> list[list[Sequence]]:
+    """Returns, for each row and each candidate of a tree, the text of the row up to and with it."""
+    tree = step.operation
+    assert isinstance(tree, Tree)
+    branches = [tree.branch(candidate) for candidate in range(tree.size)]
+    return [
+        [
+            (*real_tokens(slots), *(case.tokens[row][step.start + number] for number in branch))
+            for branch in branches
+        ]
+        for row, slots in enumerate(step.before)
+    ]
 
 
 def real_tokens(slots: tuple[int | None, ...]) -> Sequence:
@@ -118,6 +146,9 @@ def text_mask(slots: Slots) -> list[list[bool]]:
 def fed_positions(step: Step) -> list[list[int]]:
     """Returns the positions [batch][size] of the tokens that `step` feeds. A padding token gets the
     number of text tokens before it."""
+    if isinstance(step.operation, Tree):
+        depths = [len(step.operation.branch(n)) - 1 for n in range(step.size)]
+        return [[len(real_tokens(row)) + depth for depth in depths] for row in step.before]
     return [
         [len(real_tokens(row[:slot])) for slot in range(len(row) - step.size, len(row))]
         for row in step.after

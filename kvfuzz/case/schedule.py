@@ -41,6 +41,32 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
+class Tree:
+    """Feeds a tree of candidates in one call, and keeps one branch of it in each row.
+
+    Candidate i follows candidate `parents[i]`, which is an earlier one, or for -1 the last token of
+    the row. Row r keeps the candidates from the root to number `kept[r]`, or none for -1.
+    """
+
+    word: ClassVar[str] = "tree"
+    parents: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return len(self.parents)
+
+    def branch(self, candidate: int) -> tuple[int, ...]:
+        """Returns the candidates from the root to `candidate`; none for -1."""
+        found: list[int] = []
+        while candidate >= 0:
+            found.append(candidate)
+            candidate = self.parents[candidate]
+        return tuple(reversed(found))
+
+
+@dataclass(frozen=True, slots=True)
 class Crop:
     """Drops the last `count` slots of every row, or all if there are fewer."""
 
@@ -121,20 +147,36 @@ class Join:
 
 
 Operation = (
-    Padded | Ragged | Crop | Rollback | Reorder | Fork | Restore | Reset | New | Switch | Join
+    Padded
+    | Ragged
+    | Tree
+    | Crop
+    | Rollback
+    | Reorder
+    | Fork
+    | Restore
+    | Reset
+    | New
+    | Switch
+    | Join
 )
+FEEDING = Padded | Ragged | Tree
+"""The operations that feed tokens."""
 Entry = int | Operation
 OPERATIONS = {
     each.word: each
-    for each in (Padded, Ragged, Crop, Rollback, Reorder, Fork, Restore, Reset, New, Switch, Join)
+    for each in (
+        *(Padded, Ragged, Tree, Crop, Rollback, Reorder),
+        *(Fork, Restore, Reset, New, Switch, Join),
+    )
 }
 
 
 def columns_of(entry: Entry) -> int | None:
     """Returns how many columns of tokens `entry` feeds; None for an operation that feeds none."""
-    return (
-        entry.size if isinstance(entry, Padded | Ragged) else entry if type(entry) is int else None
-    )
+    if isinstance(entry, FEEDING):
+        return entry.size
+    return entry if type(entry) is int else None
 
 
 def entry_to_json(entry: Entry) -> Any:
@@ -174,6 +216,8 @@ def entry_text(entry: Entry) -> str:
             return f"{size} padded {side} {list(pads)}"
         case Ragged(lengths):
             return f"ragged {list(lengths)}"
+        case Tree(parents, kept):
+            return f"tree {list(parents)} keeping {list(kept)}"
         case Crop(count):
             return f"crop {count}"
         case Rollback(counts):
@@ -195,7 +239,9 @@ def schedule_text(schedule: Sequence[Entry]) -> str:
 
 def _check_types(entry: Operation) -> None:
     """Raises InvalidCase for a field of the wrong type."""
-    wanted: dict[str, type] = dict.fromkeys(("pads", "lengths", "counts", "rows"), tuple)
+    wanted: dict[str, type] = dict.fromkeys(
+        ("pads", "lengths", "parents", "kept", "counts", "rows"), tuple
+    )
     wanted["side"] = str
     if isinstance(entry, New):
         wanted = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import real_tokens
-from kvfuzz.case.schedule import Crop, Fork, Join, New, Padded, Ragged, Reset, Rollback, Switch
+from kvfuzz.case.schedule import FEEDING, Crop, Fork, Join, New, Reset, Rollback, Switch
 from kvfuzz.localize.location import Line
 from kvfuzz.localize.operations.reference_runs import logits_agree
 from kvfuzz.localize.operations.source_lines import line_of_function
@@ -72,7 +72,7 @@ def without_operations(case: Case, steps: Sequence[Step]) -> Case | None:
     """Returns the tokens of the last of `steps` in the calls that fed them, on one new cache."""
     calls: dict[int, list[int]] = {}
     for step in steps:
-        if isinstance(step.operation, Padded | Ragged | New | Rollback | Join):
+        if isinstance(step.operation, FEEDING | New | Rollback | Join):
             return None
         own = calls.setdefault(step.cache, [])
         if step.feeds:

@@ -29,7 +29,8 @@ from kvfuzz.search.workers import run_rounds_in_processes
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
 from kvfuzz.subjects.loading import Options, as_factory, import_named
 from kvfuzz.subjects.module_state import module_state
-from kvfuzz.subjects.protocol import LENGTHS, TWO_CACHES, Factory, has_one_cache
+from kvfuzz.subjects.needs import LENGTHS, PARENTS, TWO_CACHES
+from kvfuzz.subjects.protocol import Factory, has_one_cache
 
 EXAMPLES = 200
 FORMER_NAMES = {"longest": "max_length", "locating": "locate"}
@@ -253,6 +254,7 @@ _NOT_TOLD = (*_NO_COUNTS, "failures")
 COUNTS = tuple(each.name for each in fields(Tally) if each.name not in _NOT_TOLD)
 NEEDED = {
     LENGTHS: ("ragged",),
+    PARENTS: ("tree",),
     "crop": ("crop",),
     "rollback": ("rollback",),
     "join": ("join",),

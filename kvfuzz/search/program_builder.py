@@ -18,6 +18,7 @@ from kvfuzz.case.schedule import (
     Restore,
     Rollback,
     Switch,
+    Tree,
     columns_of,
 )
 from kvfuzz.subjects.call_limits import ANY_CALL, CallLimits
@@ -71,6 +72,8 @@ class ProgramBuilder:
         slots = max(self.caches[self.current])
         if word == Ragged.word:
             self._feed_ragged(count, each)
+        elif word == Tree.word:
+            self._feed_tree(count, each)
         elif word in ("feed", *SIDES):
             self._feed(word, count, each)
         elif word in ("new", "guests"):
@@ -167,6 +170,23 @@ class ProgramBuilder:
         self.uneven.add(self.current)
         self.entries.append(Ragged(lengths))
         self.caches[self.current] = [old + new for old, new in zip(cache, lengths, strict=True)]
+        self.used += size
+
+    def _feed_tree(self, count: int, each: tuple[int, ...]) -> None:
+        """Feeds up to `count` candidates to a cache that holds something. The first of `each` give
+        the parents, the last ones how far from the last candidate the one is that a row keeps."""
+        cache = self.caches[self.current]
+        _, size, *_ = self._pieces(count)
+        if self.kind == "padding" or not size or not max(cache):
+            return
+        parents = tuple(number - each[number] % (number + 1) - 1 for number in range(size))
+        kept = tuple(size - 1 - n % (size + 1) for n in each[-len(cache) :])
+        tree = Tree(parents, kept)
+        self.kind = "uneven"
+        self.uneven.add(self.current)
+        self.entries.append(tree)
+        new = (len(tree.branch(candidate)) for candidate in kept)
+        self.caches[self.current] = [old + more for old, more in zip(cache, new, strict=True)]
         self.used += size
 
     def _operate(self, word: str, count: int, each: tuple[int, ...]) -> None:

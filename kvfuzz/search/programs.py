@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvfuzz.case.case import GIVEN, KEEP, Case
 from kvfuzz.case.features import PADDED
-from kvfuzz.case.schedule import Entry, Join, New, Padded, Ragged, Rollback, columns_of
+from kvfuzz.case.schedule import Entry, Join, New, Padded, Ragged, Rollback, Tree, columns_of
 from kvfuzz.search.program_builder import (
     ALL,
     OVER,
@@ -25,7 +25,8 @@ from kvfuzz.search.program_builder import (
     Move,
     ProgramBuilder,
 )
-from kvfuzz.subjects.protocol import LENGTHS, TWO_CACHES, has_one_cache
+from kvfuzz.subjects.needs import LENGTHS, PARENTS, TWO_CACHES
+from kvfuzz.subjects.protocol import has_one_cache
 
 MOST_MOVES = 8
 LARGE = 10
@@ -33,8 +34,9 @@ MORE_CACHES = {"new", "switch"}
 """Moves that every subject takes, unless it holds one cache at a time."""
 LATE = 7
 """With this many slots the windows of small models are full, and their oldest entries dropped."""
-UNEVEN = (Ragged.word, "rollback", "join")
+UNEVEN = (Ragged.word, Tree.word, "rollback", "join")
 """Moves that give each row a length of its own."""
+MOST_CANDIDATES = 6
 KEPT = (1, 1, 2, 3, 0)
 """The numbers of last logits that calls are asked for; 0 for all."""
 
@@ -85,7 +87,7 @@ def programs(focus: str, most_rows: int, bounds: Bounds) -> st.SearchStrategy[Pr
     moves = st.tuples(
         st.tuples(*first), st.lists(_either(kinds), max_size=MOST_MOVES - len(first))
     ).map(lambda drawn: [*drawn[0], *drawn[1]])
-    fewest = min(2, most_rows) if focus in (*ROWS, *UNEVEN) else 1
+    fewest = min(2, most_rows) if focus in (*ROWS, *UNEVEN) and focus != Tree.word else 1
     rows = st.integers(fewest, most_rows)
     begun = st.integers(0, most_rows - 1) if focus in (*ROWS, "join", MIXED) else st.just(0)
 
@@ -110,6 +112,8 @@ def _moves_about(
     draw its other moves from. `each` draws a number for each row."""
     feed = _sizes(1).map(_feed)
     words = sorted(operations(offers)) if focus in (MIXED, KEEP) else [focus]
+    if focus == KEEP:  # a tree is verified by the logits of all its candidates
+        words = [word for word in words if word != Tree.word]
     kinds = [_move(word, each) for word in words]
     # No row has a length of its own beside padding.
     padding = PADDED if "mask" in offers and focus not in UNEVEN else ()
@@ -195,6 +199,7 @@ def operations(offers: frozenset[str]) -> set[str]:
     beside the first is not drawn for a subject that holds one at a time."""
     known = {
         LENGTHS: Ragged.word,
+        PARENTS: Tree.word,
         "crop": "crop",
         "rollback": "rollback",
         "join": "join",
@@ -211,6 +216,12 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
     match word:
         case "left padding" | "right padding":
             return _padding(word, _sizes(2), each)
+        case Tree.word:
+            parents = st.lists(
+                st.integers(0, MOST_CANDIDATES), min_size=MOST_CANDIDATES, max_size=MOST_CANDIDATES
+            )
+            numbers = st.tuples(parents.map(tuple), each).map(lambda two: (*two[0], *two[1]))
+            return st.tuples(st.just(word), st.integers(1, MOST_CANDIDATES), numbers)
         case Ragged.word:
             return _padding(word, _sizes(1), each)
         case "crop":
@@ -251,7 +262,7 @@ def fit_moves(
     if not fit.used or columns_of(fit.entries[-1]) is None:
         fit.add("feed", 1, ())
     schedule = fit.schedule()
-    if any(isinstance(entry, Ragged | Rollback | Join) for entry in schedule):
+    if any(isinstance(entry, Ragged | Tree | Rollback | Join) for entry in schedule):
         given = tuple(word for word in given if word != "mask")
     if any(isinstance(entry, Padded) for entry in schedule):
         given = tuple(

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvfuzz.case.case import Case
 from kvfuzz.case.schedule import (
+    FEEDING,
     SIDES,
     Crop,
     Entry,
@@ -26,6 +27,7 @@ from kvfuzz.case.schedule import (
     Reorder,
     Rollback,
     Switch,
+    Tree,
     columns_of,
 )
 from kvfuzz.errors import InvalidCase
@@ -115,7 +117,7 @@ def plainer_entries(case: Case, _space: Space) -> Iterator[Case]:
     for side in SIDES if len(sides) > 1 else sorted(sides & {"right"}) and SIDES[:1]:
         yield replace(case, schedule=tuple(_on_side(entry, side) for entry in case.schedule))
     for index, entry in enumerate(case.schedule):
-        if isinstance(entry, Padded | Ragged):
+        if isinstance(entry, FEEDING):
             plain = _with_entries(case, index, 1, entry.size)
             yield plain
             # Rows that differed only in their padding are now equal, which may hide the failure.
@@ -210,6 +212,8 @@ def _entry_without_row(entry: Entry, row: int) -> Entry:
         return replace(entry, pads=pads) if any(pads) else entry.size
     if isinstance(entry, Ragged):
         return Ragged((*entry.lengths[:row], *entry.lengths[row + 1 :]))
+    if isinstance(entry, Tree):
+        return Tree(entry.parents, (*entry.kept[:row], *entry.kept[row + 1 :]))
     if isinstance(entry, Rollback):
         return Rollback((*entry.counts[:row], *entry.counts[row + 1 :]))
     if isinstance(entry, Reorder):
@@ -255,6 +259,8 @@ def _shorten_call(case: Case, index: int, size: int, dropped: int) -> Case:
         shorter = Padded(size, entry.side, pads)
     if isinstance(entry, Ragged):
         shorter = Ragged(tuple(min(max(0, n - dropped), size) for n in entry.lengths))
+    if isinstance(entry, Tree):
+        shorter = _part_of_tree(entry, range(dropped, dropped + size))
     schedule = (*case.schedule[:index], shorter, *case.schedule[index + 1 :])
     return replace(case, tokens=tokens, schedule=schedule)
 
@@ -268,17 +274,11 @@ def _with_entries(case: Case, index: int, count: int, entry: Entry) -> Case:
 def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
     """Yields plainer forms of `entry`, which leaves a cache of `batch` rows."""
     match entry:
+        case Padded() | Ragged() | Tree():
+            yield from _plainer_call(entry)
         case Crop(count):
             for fewer in sorted({1, count // 2, count - 1} - {0, count}):
                 yield Crop(fewer)
-        case Padded(size, side, pads):
-            for less in _with_one_less(pads):
-                if any(less):
-                    yield Padded(size, side, less)
-        case Ragged(lengths):
-            for less in _with_one_less(tuple(entry.size - length for length in lengths)):
-                if any(less):
-                    yield Ragged(tuple(entry.size - count for count in less))
         case Rollback(counts):
             yield from _plainer_counts(counts)
         case Reorder(rows):
@@ -288,6 +288,37 @@ def _plainer(entry: Entry, batch: int) -> Iterator[Entry]:
         case New(rows) if rows > 1:
             yield New(1)
             yield New(rows - 1)
+
+
+def _plainer_call(entry: Padded | Ragged | Tree) -> Iterator[Entry]:
+    """Yields plainer forms of a call: with less padding, longer rows, or other branches."""
+    match entry:
+        case Padded(size, side, pads):
+            for less in _with_one_less(pads):
+                if any(less):
+                    yield Padded(size, side, less)
+        case Ragged(lengths):
+            for less in _with_one_less(tuple(entry.size - length for length in lengths)):
+                if any(less):
+                    yield Ragged(tuple(entry.size - count for count in less))
+        case Tree(parents, kept):
+            for less in _with_one_less(tuple(number + 1 for number in (*parents, *kept))):
+                numbers = tuple(number - 1 for number in less)
+                yield Tree(numbers[: entry.size], numbers[entry.size :])
+
+
+def _part_of_tree(tree: Tree, left: range) -> Tree:
+    """Returns the `tree` of the candidates that are `left`. One without its parent follows the row,
+    and a row keeps what is left of its branch."""
+
+    def place(number: int) -> int:
+        return number - left.start if number in left else -1
+
+    def last_of(candidate: int) -> int:
+        return max((number for number in tree.branch(candidate) if number in left), default=-1)
+
+    parents = tuple(place(tree.parents[number]) for number in left)
+    return Tree(parents, tuple(place(last_of(candidate)) for candidate in tree.kept))
 
 
 def _plainer_counts(counts: tuple[int, ...]) -> Iterator[Entry]:

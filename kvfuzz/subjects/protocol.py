@@ -21,12 +21,14 @@ from kvfuzz.errors import InvalidCase, InvalidSubject, KvfuzzError, one_line
 from kvfuzz.subjects.boundaries import Boundary, find_boundaries
 from kvfuzz.subjects.call_limits import ANY_CALL, LIMITS, CallLimits, call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
+from kvfuzz.subjects.needs import LENGTHS, PARENTS, needs, uses_two_caches
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 OFFERED = {
     "crop": ("cache", "count"),
     "rollback": ("cache", "counts"),
     "join": ("cache", "other"),
+    "accept": ("cache", "candidates"),
     "reorder": ("cache", "rows"),
     "copy": ("cache",),
     "save": ("cache",),
@@ -40,8 +42,6 @@ OFFERED = {
 """The optional methods of a subject, and the arguments of each."""
 ONE_CACHE = "one_cache_at_a_time"
 """The attribute of a subject by which it declares that a new cache ends the one before."""
-LENGTHS = "lengths"
-"""The optional argument of `cached` that says how many tokens each row takes."""
 NO_HANDLE = "no_handle"
 """Stands among the offers of a subject that says nothing of ONE_CACHE, and whose caches cannot be
 distinguished: `new_cache` and `cached` hand out nothing, so the cache is in the model."""
@@ -73,7 +73,7 @@ class Subject(Protocol):
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
       are, if the subject can run many sets of weights at once (`kvfuzz.oracle.noise`).
 
-    Optional arguments of `cached` (`mask`, `positions`, `lengths`, `logits_to_keep`) and methods
+    Optional arguments of `cached` (`GIVEN`, `KEEP`, `LENGTHS`, `PARENTS`) and methods
     (`OFFERED`) offer more operations; docs/subjects.md defines each. A method refuses what a cache
     cannot do by raising NotImplementedError before it changes anything.
     """
@@ -198,7 +198,12 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
     if ("save" in found) != ("load" in found):
         there, lacking = ("save", "load") if "save" in found else ("load", "save")
         raise InvalidSubject(f"{name} has {there} but no {lacking}: both or neither")
-    taken = _keywords(subject.cached) & {*GIVEN, KEEP, LENGTHS}
+    taken = _keywords(subject.cached) & {*GIVEN, KEEP, LENGTHS, PARENTS}
+    if (PARENTS in taken) != ("accept" in found):
+        both = f"an argument {PARENTS} of cached() and a method accept(cache, candidates)"
+        raise InvalidSubject(f"{name} should have {both}: both or neither")
+    if PARENTS in taken and getattr(subject, "last_only", False):
+        raise InvalidSubject(f"{name} declares last_only, and its cached() takes {PARENTS}")
     if getattr(subject, "positions_from_mask", False) and "mask" not in taken:
         raise InvalidSubject(f"{name}.positions_from_mask needs an argument mask of cached()")
     if getattr(subject, "positions_from_mask", False):
@@ -345,38 +350,6 @@ def require_fit(subject: Subject, case: Case, name: str) -> None:
 def _limit_of(subject: Any) -> str:
     said = {word: getattr(subject, word, None) for word in LIMITS}
     return "it declares " + ", ".join(f"{k} = {v}" for k, v in said.items() if v is not None)
-
-
-NEEDS = {
-    "ragged": LENGTHS,
-    "crop": "crop",
-    "rollback": "rollback",
-    "join": "join",
-    "fork": "copy",
-    "restore": "save",
-    "reset": "reset",
-} | dict.fromkeys(("reorder", "select", "repeat"), "reorder")
-"""The optional method, or argument of `cached`, that each kind of step needs."""
-
-
-TWO_CACHES = ("fork", "switch", "join")
-"""The kinds of step that need two caches at once."""
-
-
-def needs(case: Case) -> frozenset[str]:
-    """Returns the optional arguments and methods that `case` needs."""
-    if case.is_simple:
-        return frozenset()
-    words = {
-        word for step in case.steps() for word in (step.kind, getattr(step.operation, "word", ""))
-    }
-    return frozenset(case.arguments) | {NEEDS[word] for word in words if word in NEEDS}
-
-
-def uses_two_caches(case: Case) -> bool:
-    """Whether `case` needs two caches at once: it copies one, joins two, or goes back to an earlier
-    one."""
-    return not case.is_plain and any(step.kind in TWO_CACHES for step in case.steps())
 
 
 def device_of(subject: Any) -> torch.device:

@@ -15,10 +15,22 @@ from torch import Tensor
 
 from kvfuzz.case.case import KEEP, Case, Step
 from kvfuzz.case.layout import fed_positions, layout, text_mask
-from kvfuzz.case.schedule import Crop, Fork, Join, New, Ragged, Reorder, Reset, Restore, Rollback
+from kvfuzz.case.schedule import (
+    Crop,
+    Fork,
+    Join,
+    New,
+    Ragged,
+    Reorder,
+    Reset,
+    Restore,
+    Rollback,
+    Tree,
+)
 from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.call_limits import call_limits_of
-from kvfuzz.subjects.protocol import LENGTHS, Subject, device_of, release
+from kvfuzz.subjects.needs import LENGTHS, PARENTS
+from kvfuzz.subjects.protocol import Subject, device_of, release
 from kvfuzz.subjects.uninitialised import filling_uninitialised
 
 Rows = Sequence[Sequence[int]]
@@ -207,6 +219,11 @@ def _feed(
             f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"
         )
     logits, caches[step.cache] = answer
+    if isinstance(step.operation, Tree):
+        kept = torch.tensor(step.operation.kept, device=whole.device)
+        caches[step.cache] = subject.accept(caches[step.cache], kept)
+        if caches[step.cache] is None:
+            raise InvalidSubject(f"{name}.accept() should return the cache, got None")
     return _filled_up(logits, step, case, subject, f"{name}.cached()")
 
 
@@ -257,6 +274,8 @@ def _given(case: Case, step: Step, device: torch.device) -> dict[str, Any]:
         given[KEEP] = min(case.keep, step.size)
     if isinstance(step.operation, Ragged):
         given[LENGTHS] = torch.tensor(step.operation.lengths, device=device)
+    if isinstance(step.operation, Tree):
+        given[PARENTS] = torch.tensor(step.operation.parents, device=device)
     if "mask" in case.given:
         given["mask"] = torch.tensor(text_mask(step.after), device=device)
     if "positions" in case.given:

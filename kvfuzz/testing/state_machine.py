@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kvfuzz.case.case import KEEP, Case
-from kvfuzz.case.schedule import SIDES, Entry, New, Ragged, columns_of
+from kvfuzz.case.schedule import SIDES, Entry, New, Ragged, Tree, columns_of
 from kvfuzz.case.verdict import Verdict
 from kvfuzz.errors import Diverges
 from kvfuzz.oracle.agreement import check
 from kvfuzz.oracle.laws import COMPANIONS
 from kvfuzz.search.judge import judge_by
 from kvfuzz.search.program_builder import ALL, OVER, ROWS, SMALL, Move, ProgramBuilder
-from kvfuzz.search.programs import KEPT, focuses
+from kvfuzz.search.programs import KEPT, MOST_CANDIDATES, focuses
 from kvfuzz.search.strategies import MOST_ROWS, MOST_SEEDS, Space, space_of
 from kvfuzz.subjects.loading import Options, as_factory
-from kvfuzz.subjects.protocol import LENGTHS, Factory, has_one_cache
+from kvfuzz.subjects.needs import LENGTHS, PARENTS
+from kvfuzz.subjects.protocol import Factory, has_one_cache
 
 LONGEST = 48
 """Default maximum of tokens per row; the subject's max_length if that is less."""
@@ -84,7 +85,7 @@ class _Machine(RuleBasedStateMachine):
             for name, values in space.choices.items()
         }
         given: tuple[str, ...] = ("mask", "positions")
-        if {"rollback", "join", LENGTHS} & space.offers and data.draw(
+        if {"rollback", "join", LENGTHS, PARENTS} & space.offers and data.draw(
             st.booleans(), label="uneven"
         ):
             given = ("positions",)  # rows have lengths of their own only where there is no mask
@@ -124,6 +125,16 @@ class _Machine(RuleBasedStateMachine):
     def feed_ragged(self, data: Any, size: int, rows: tuple[int, ...]) -> None:
         """Feeds rows of unequal length in one call, without padding."""
         self._move((Ragged.word, size, rows), data)
+
+    @precondition(lambda self: PARENTS in self.space.offers)
+    @rule(
+        data=st.data(),
+        size=st.integers(1, MOST_CANDIDATES),
+        numbers=st.tuples(*[st.integers(0, MOST_CANDIDATES)] * (MOST_CANDIDATES + MOST_ROWS)),
+    )
+    def feed_tree(self, data: Any, size: int, numbers: tuple[int, ...]) -> None:
+        """Feeds a tree of candidates, and keeps a branch in each row."""
+        self._move((Tree.word, size, numbers), data)
 
     @precondition(lambda self: "crop" in self.space.offers)
     @rule(count=st.one_of(st.integers(1, SMALL), st.sampled_from((ALL, OVER))))

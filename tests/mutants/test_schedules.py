@@ -23,6 +23,7 @@ TWO_EACH = {
     "reset": ("reuse.reset_leaves_what_is_stored", "reuse.reset_leaves_the_first"),
     "new": ("reuse.begins_with_the_state_of_another", "reuse.takes_the_slots_of_another"),
     "switch": ("fork.shares_its_storage", "fork.takes_the_last_block_with_it"),
+    "tree": ("tree.sees_other_branches", "tree.keeps_all_candidates"),
     "join": ("join.puts_the_other_rows_first", "join.takes_the_keys_alone"),
     "left padding": ("padding.on_the_left_is_taken_for_text", "padding.in_front_of_a_row_is_seen"),
     "right padding": (

@@ -220,3 +220,99 @@ class JoinsInAPool(Joins):
 
     def release(self, cache):
         self.released += 1
+
+
+class Trees(Rows):
+    """Takes a tree of candidates, and keeps one branch of it in each row. The cache is (keys,
+    values, lengths, branches)."""
+
+    def new_cache(self, batch):
+        return (*super().new_cache(batch), None)
+
+    def uncached(self, tokens):
+        return self.run(tokens, super().new_cache(len(tokens)), whole_of(tokens))[0]
+
+    def cached(self, tokens, cache, *, parents=None):
+        *held, before = cache
+        assert before is None
+        if parents is None:
+            logits, after = self.run(tokens, held, whole_of(tokens))
+            return logits, (*after, None)
+        branches = torch.eye(len(parents)).bool()
+        for number, parent in enumerate(parents.tolist()):
+            if parent >= 0:
+                branches[number] |= branches[parent]
+        logits, after = self.run_tree(tokens, held, self.in_sight(branches), self.depths(branches))
+        return logits, (*after, branches)
+
+    def in_sight(self, branches):
+        return branches
+
+    def depths(self, branches):
+        return branches.sum(1) - 1
+
+    def run_tree(self, tokens, cache, branches, depths):
+        keys, values, lengths = (x.clone() for x in cache)
+        index = lengths[:, None] + torch.arange(tokens.shape[1])
+        x = self.token(tokens) + self.place(lengths[:, None] + depths)
+        query, key, value = self.project(x).chunk(3, -1)
+        rows = torch.arange(len(tokens))[:, None]
+        keys[rows, index], values[rows, index] = key, value
+        seen = (torch.arange(ROOM) < lengths[:, None])[:, None].repeat(1, tokens.shape[1], 1)
+        for row, start in enumerate(lengths.tolist()):
+            seen[row, :, start : start + tokens.shape[1]] = branches
+        x = x + F.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
+        return self.out(x), (keys, values, lengths)
+
+    def accept(self, cache, candidates):
+        keys, values, lengths, branches = cache
+        keys, values, lengths = keys.clone(), values.clone(), lengths.clone()
+        for row, candidate in enumerate(candidates.tolist()):
+            start = int(lengths[row])
+            kept = self.kept(branches, candidate)
+            moved = start + torch.tensor(kept, dtype=torch.int64)
+            keys[row, start : start + len(kept)] = keys[row, moved]
+            values[row, start : start + len(kept)] = values[row, moved]
+            lengths[row] += len(kept)
+        return keys, values, lengths, None
+
+    def kept(self, branches, candidate):
+        return [] if candidate < 0 else branches[candidate].nonzero()[:, 0].tolist()
+
+    def rollback(self, cache, counts):
+        return (*super().rollback(cache[:3], counts), None)
+
+    def copy(self, cache):
+        return (*super().copy(cache[:3]), None)
+
+    def reorder(self, cache, rows):
+        return (*super().reorder(cache[:3], rows), None)
+
+
+def whole_of(tokens):
+    return torch.full((len(tokens),), tokens.shape[1])
+
+
+class SeesOtherBranches(Trees):
+    def in_sight(self, branches):
+        return torch.ones_like(branches).tril()  # fault
+
+
+class CountsOtherBranches(Trees):
+    def depths(self, branches):
+        return torch.arange(len(branches))  # fault
+
+
+class DoesNotMoveWhatItKeeps(Trees):
+    def kept(self, branches, candidate):
+        return list(range(len(super().kept(branches, candidate))))  # fault
+
+
+class KeepsOneMore(Trees):
+    def kept(self, branches, candidate):
+        return super().kept(branches, max(0, candidate))  # fault
+
+
+class ReturnsNothing(Trees):
+    def accept(self, cache, candidates):
+        return None

@@ -16,7 +16,7 @@ from kvfuzz.subjects.trace import Note
 from kvfuzz.subjects.zoo import maths, recurrence
 from kvfuzz.subjects.zoo.cache import Cache
 from kvfuzz.subjects.zoo.config import DecoderConfig
-from kvfuzz.subjects.zoo.places import NOWHERE, Places, distances, filled_up, placed, table
+from kvfuzz.subjects.zoo.places import NOWHERE, Places, counted, distances, filled_up, placed, table
 from kvfuzz.subjects.zoo.weights import Weights
 
 
@@ -95,6 +95,12 @@ def look_back(
         note("cache", layer, *in_order)
     entries = entry_places(cache, source, keys.shape[2])
     places = index if entries is None else Places(index, entries)
+    if cache.branches is not None and isinstance(places, Places):
+        alone = (
+            attend(config, weights, layer, query[:, :, n : n + 1], keys, values, own)
+            for n, own in enumerate(branch_places(cache, places))
+        )
+        return torch.cat(list(alone), dim=1)
     return attend(config, weights, layer, query, keys, values, places)
 
 
@@ -109,6 +115,37 @@ def recur(
     text = None if cache.places is None else cache.places[:, cache.length :] != NOWHERE
     hidden, cache.history = recurrence.steps(cache.history, gate, value, matrices.convolution, text)
     return maths.gated(query, hidden, config.head_dim) @ matrices.out
+
+
+def branches_of(parents: Tensor) -> Tensor:
+    """Returns which candidates each of n follows or is, bool [n, n], by the `parents` [n]."""
+    branches = torch.eye(len(parents), dtype=torch.bool, device=parents.device)
+    for number, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            branches[number] |= branches[parent]
+    return branches
+
+
+def candidate_positions(cache: Cache, tokens: Tensor) -> Tensor:
+    """Returns the positions [batch, n] of the candidates `tokens` [batch, n]: each comes after the
+    text of its row and the candidates that it follows."""
+    assert cache.branches is not None
+    held = counted(table(cache.places, len(tokens), cache.length, tokens.device))
+    return held[:, None] + cache.branches.sum(1) - 1
+
+
+def branch_places(cache: Cache, places: Places) -> list[Places]:
+    """Returns, for each candidate, its position and those of the entries that it may see: without
+    the candidates of other branches."""
+    assert cache.branches is not None
+    count, entries = len(cache.branches), places.entries
+    new = slice(cache.length, cache.length + count)
+    found = []
+    for number, branch in enumerate(cache.branches):
+        seen = entries.clone()
+        seen[:, new] = seen[:, new].masked_fill(~branch, NOWHERE)
+        found.append(Places(places.queries[:, number : number + 1], seen))
+    return found
 
 
 def text_of(cache: Cache, tokens: Tensor, lengths: Tensor) -> Tensor:

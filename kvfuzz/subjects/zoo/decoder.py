@@ -66,14 +66,25 @@ class Decoder:
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         lengths: Tensor | None = None,
+        parents: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Returns logits [batch, n, vocab] for `tokens` [batch, n] alone, and the grown cache.
 
         `mask` bool [batch, slots + n] says which slots hold text, by default all, or the first
         `lengths` [batch] of each row. `positions` [batch, n] are those of the new slots in their
-        rows, by default counted over the text.
+        rows, by default counted over the text. With `parents` [n] the new tokens are candidates:
+        each follows another one, or for -1 the text; `accept` keeps one branch in each row. Raises
+        NotImplementedError for candidates in a ring, whose entry is the position, and in a
+        recurrent layer.
         """
         weights = self.model.weights()
+        if parents is not None:
+            if self.config.cache == "ring" or self.config.mix == "recurrent":
+                raise NotImplementedError("two candidates for one position have no place here")
+            cache.branches = cached.branches_of(parents)
+            positions = (
+                cached.candidate_positions(cache, tokens) if positions is None else positions
+            )
         if lengths is not None:
             mask = cached.text_of(cache, tokens, lengths)
         answer = cached.logits(self.config, weights, tokens, cache, self._note, mask, positions)
@@ -81,6 +92,9 @@ class Decoder:
 
     def crop(self, cache: Cache, count: int) -> Cache:
         return operations.crop(cache, count)
+
+    def accept(self, cache: Cache, candidates: Tensor) -> Cache:
+        return operations.accept(cache, candidates)
 
     def rollback(self, cache: Cache, counts: Tensor) -> Cache:
         return operations.rollback(cache, counts)

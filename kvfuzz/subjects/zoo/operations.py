@@ -39,6 +39,30 @@ def rollback(cache: Cache, counts: Tensor) -> Cache:
     if cache.history:
         raise NotImplementedError("a recurrent layer cannot be rolled back row by row")
     places = rolled_back(table(cache.places, len(counts), cache.length, counts.device), counts)
+    return keep_places(cache, places)
+
+
+def accept(cache: Cache, candidates: Tensor) -> Cache:
+    """Keeps of the candidates of the last call, in row r, number `candidates[r]` and those that it
+    follows; none for -1. The slots of the others hold nothing."""
+    assert cache.branches is not None
+    assert cache.places is not None
+    kept = kept_of(cache.branches, candidates)
+    count = len(cache.branches)
+    new = cache.places[:, -count:].masked_fill(~kept, NOWHERE)
+    cache.branches = None
+    return keep_places(cache, torch.cat((cache.places[:, :-count], new), dim=1))
+
+
+def kept_of(branches: Tensor, candidates: Tensor) -> Tensor:
+    """Returns which of n candidates each row keeps, bool [batch, n], by their `branches` [n, n] and
+    the last one that it keeps [batch]."""
+    return branches[candidates] & (candidates >= 0)[:, None]
+
+
+def keep_places(cache: Cache, places: Tensor) -> Cache:
+    """Gives the slots of `cache` the `places` [batch, slots], and drops those at the end that hold
+    nothing in any row."""
     held = (places != NOWHERE).any(0).nonzero()
     if not len(held):
         return reset(cache)
