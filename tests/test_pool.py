@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,10 @@ def work(item, say):
         os._exit(7)
     elif item == "hangs":
         time.sleep(600)
+    elif item == "its parent":
+        return os.getppid()
+    elif item == "its environment":
+        return [os.environ.get(name) for name in ("OF_THIS_TEST", "PYTHONPATH", *pool.ONE_THREAD)]
     return item
 
 
@@ -55,6 +60,28 @@ def test_what_becomes_of_each_item_comes_in_order(monkeypatch):
         ("crashed", "its process ended with exit code 7", {"case": "dies"}),
         ("timed_out", "over 9 s, in one call", {"case": "hangs"}),
     ]
+
+
+def test_a_process_has_the_environment_of_now(monkeypatch):
+    """Not the one of the first process; and torch has one thread."""
+    assert run_one("quick") == "quick"
+    monkeypatch.setenv("OF_THIS_TEST", "set")
+    assert run_one("its environment") == ["set", os.environ.get("PYTHONPATH"), "1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned there, not forked")
+def test_the_process_that_others_are_forked_from_is_replaced():
+    """A subject may kill it, or the system for lack of memory."""
+    server = run_one("its parent")
+    assert server not in (os.getpid(), os.getppid())
+    os.kill(server, signal.SIGKILL)
+    assert run_one("its parent") not in (server, os.getpid())
+
+
+def run_one(item):
+    with closing(Pool(start, 1, "nothing can run")) as one:
+        (ended,) = one.run_in_order([item])
+    return ended.result
 
 
 def leave():

@@ -1,4 +1,8 @@
-"""Measures the CPU seconds of each test module, child processes included."""
+"""Measures the CPU seconds of each test module, child processes included.
+
+Worker processes that are forked from a server (`kvfuzz.search.pool`) are not: the system counts
+them for the server.
+"""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ Read from top to bottom: `Pool` holds the processes, hands out work and replaces
 `Worker` is the parent's end of one process; `_work` is what runs in it.
 
 Work goes out and comes back as JSON over a pipe, one item at a time. A process that dies, is
-silent for too long or takes too much memory is replaced. Processes are spawned, because a fork
-after torch has run crashes. They have one torch thread each, never see Ctrl-C, and end when their
-parent does.
+silent for too long or takes too much memory is replaced. A fork after torch has run crashes, so
+processes are forked from one that has only imported it, or spawned where the system's own libraries
+bear no fork. They have one torch thread each, never see Ctrl-C, and end when their parent does.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ STARTS_LOST = 3
 """This many processes may be killed while they start: the system may do so for lack of memory."""
 LONGEST_MESSAGE = 2**26
 """Bytes of a message. A longer one is noise that a subject wrote into the pipe."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 WATCH = 0.05
 """Seconds between two measurements of a process's memory."""
 HIGH_WATER = Path("/proc/self/status")
 """The file in which Linux reports the peak memory of a process; macOS has none."""
-_SPAWN = multiprocessing.get_context("spawn")
+_FORKS = sys.platform == "linux"
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 
 Say = Callable[..., None]
 Work = Callable[[Any, Say], Any]
@@ -136,23 +138,23 @@ class Pool:
 
     def _spawn(self) -> Worker:
         """Starts a process. It has one torch thread, and never sees Ctrl-C: its parent ends it."""
-        ours, theirs = _SPAWN.Pipe()
+        ours, theirs = _CONTEXT.Pipe()
         key = secrets.token_hex(8)
         called = pickle.dumps((_work, key, self.start, self.megabytes))
-        process = _SPAWN.Process(target=begin, args=(theirs, called), daemon=True)
+        environment = {**os.environ, **ONE_THREAD}
+        process = _CONTEXT.Process(target=begin, args=(theirs, environment, called), daemon=True)
+        if _FORKS:
+            module = getattr(self.start, "func", self.start).__module__
+            _CONTEXT.set_forkserver_preload(["kvfuzz.search.preloaded", module])
         # The resource tracker would start with the first process, and unblock SIGINT when it does.
         resource_tracker.ensure_running()
-        # The child inherits the environment and the signal mask, so both hold from its first
+        # A new process inherits the environment and the signal mask, so both hold from its first
         # moment: torch reads the environment when it is imported, before any code of ours runs.
-        threads = os.environ.get("OMP_NUM_THREADS")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        os.environ["OMP_NUM_THREADS"] = "1"
         try:
-            process.start()
+            with _environment_of_imports():
+                _begin(process)
         finally:
-            del os.environ["OMP_NUM_THREADS"]
-            if threads is not None:
-                os.environ["OMP_NUM_THREADS"] = threads
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         return Worker(process, ours, key, self.seconds)
@@ -249,6 +251,37 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _begin(process: Any) -> None:
+    """Starts a process. The one that it is forked from may have been killed, as by a subject that
+    writes into what it does not own; another one takes its place once the system has noticed."""
+    until = time.monotonic() + GRACE
+    while True:
+        try:
+            process.start()
+            return
+        except (OSError, EOFError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(WATCH)
+
+
+@contextmanager
+def _environment_of_imports() -> Iterator[None]:
+    """Inside, a new process imports what this one would import, whatever its folder holds."""
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    new = {**ONE_THREAD, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in new}
+    os.environ |= new
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _describe_exit(process: Any, seconds: float) -> str:
