@@ -240,6 +240,23 @@ def test_the_tiny_model_is_tiny(model_type):
     assert made.seeded
 
 
+def test_a_decoder_that_is_made_of_parts_is_tiny_too():
+    """Each part has a configuration of its own, and its tables of hashes have billions of
+    parameters by default. Its cache fails in this release: that is a finding, not a refusal."""
+    pytest.importorskip("transformers.models.blt")
+    factory = load("transformers:blt", Options(config={"encoder_config": {"num_hidden_layers": 1}}))
+    case = Case(((1, 2, 3),), (3,), dtype="float32", config=factory.first_config())
+    model = factory.subject(case).model
+    assert sum(parameter.numel() for parameter in model.parameters()) < 1_000_000
+    assert model.config.encoder_config.num_hidden_layers == 1
+    assert model.config.decoder_config.hidden_size == model.config.global_config.hidden_size == 32
+    assert run_uncached(factory.subject(case), case.tokens).shape == (
+        1,
+        3,
+        factory.limits().vocab_size,
+    )
+
+
 def test_settings_reach_the_configuration():
     """A setting is found under the standard name and under the model's own, nested ones too."""
     standard = factory("gpt2", Options(config={"hidden_size": 48, "attn": "eager"}))

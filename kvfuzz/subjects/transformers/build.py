@@ -18,6 +18,7 @@ from kvfuzz.subjects.transformers.tiny import (
     rename_settings,
     separate_special_tokens,
     shrink_config,
+    shrink_parts,
 )
 from kvfuzz.subjects.transformers.weights import SeededModule
 
@@ -68,12 +69,15 @@ def _build_config(source: Source, settings: Mapping[str, Any]) -> Any:
     if source.checkpoint is not None:
         return source.config_class.from_dict({**source.settings, **chosen})
     # Not its constructor: old names are read here.
-    config = source.config_class.from_dict(shrink_config(source.config_class, chosen))
+    small = shrink_config(source.config_class, chosen)
+    config = source.config_class.from_dict(small)
     if not config.is_encoder_decoder and text_config(config) is not config:
         raise InvalidSubject(
             f"{source.name} holds more than a decoder, so it cannot be made tiny: name the model "
             "type of its text part, or a checkpoint"
         )
+    if not config.is_encoder_decoder and (parts := shrink_parts(source.config_class, chosen)):
+        config = source.config_class.from_dict({**small, **parts})
     separate_special_tokens(config, chosen)
     return config
 

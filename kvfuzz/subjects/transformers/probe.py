@@ -192,11 +192,15 @@ def _has_no_keys(state: CacheState) -> bool:
     return not isinstance(state.own, tuple | list) and not any(pairs)
 
 
+def layer_count(config: Any) -> int:
+    """Returns the number of layers of `config`; 0 where the parts of a model have their own."""
+    return getattr(config, "num_hidden_layers", None) or 0
+
+
 def _narrowest_window(model: Any, state: CacheState | None) -> int | None:
     """Returns the narrowest window of the layers of `model`, None if all see everything."""
     config = text_config(model.config)
-    layers = config.num_hidden_layers
-    found = caches.windows(state.own if state else None, config, layers)
+    found = caches.windows(state.own if state else None, config, layer_count(config))
     narrow = [window + 1 for window in found if window is not None]
     if "local" in (getattr(config, "attention_layers", None) or ()):
         narrow.append(config.window_size)

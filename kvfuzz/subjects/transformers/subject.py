@@ -27,7 +27,7 @@ from kvfuzz.subjects.transformers.caches import CacheState
 from kvfuzz.subjects.transformers.call import NoCache, begin, choose_encodings, draw_encodings
 from kvfuzz.subjects.transformers.generate import generate
 from kvfuzz.subjects.transformers.private import eager_experts
-from kvfuzz.subjects.transformers.probe import ROOM, Abilities, needs_slots
+from kvfuzz.subjects.transformers.probe import ROOM, Abilities, layer_count, needs_slots
 from kvfuzz.subjects.transformers.source import Source
 from kvfuzz.subjects.transformers.weights import SeededModule
 
@@ -57,7 +57,7 @@ class TransformersSubject:
         config = text_config(self.model.config)
         self.vocab_size: int = config.vocab_size
         self.max_length: int | None = max_length_of(config, able.forward.offset)
-        self.width: int = config.hidden_size
+        self.width: int | None = getattr(config, "hidden_size", None)
         self.device: torch.device = next(self.model.parameters()).device
         self._room = min(self.max_length or ROOM, MOST_SLOTS)
         self._encoded = draw_encodings(self.model, self.vocab_size, seed or 0)
@@ -104,7 +104,7 @@ class TransformersSubject:
             token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
             with torch.no_grad():
                 _, state = self._cached(token, self.new_cache(1))
-            known[self._kind] = caches.windows(state.own, config, config.num_hidden_layers)
+            known[self._kind] = caches.windows(state.own, config, layer_count(config))
         return known[self._kind]
 
     def uncached(self, tokens: Tensor) -> Tensor:

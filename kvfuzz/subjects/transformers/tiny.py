@@ -128,6 +128,21 @@ def shrink_config(config_class: Any, chosen: Mapping[str, Any]) -> dict[str, Any
     return {**settings, **chosen}
 
 
+def shrink_parts(config_class: Any, chosen: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the tiny settings of the parts of a decoder that has no layers but theirs, each with
+    a configuration of its own; those `chosen` win. Empty for any other decoder."""
+    known = fields_of(config_class)
+    if config_class.attribute_map.get("num_hidden_layers", "num_hidden_layers") in known:
+        return {}
+    parts = getattr(config_class, "sub_configs", None) or {}
+    found = {}
+    for name in sorted(parts.keys() & known.keys()):
+        own = chosen.get(name) or {}
+        if isinstance(own, Mapping):
+            found[name] = shrink_config(parts[name], own)
+    return found
+
+
 def separate_special_tokens(config: Any, chosen: Mapping[str, Any]) -> None:
     """Moves the special tokens of `config` into its vocabulary, and padding out of the way.
 
@@ -183,6 +198,8 @@ def _attention(known: Mapping[str, Any], hidden: int, heads: int, head_dim: int)
         "vocab_size_per_layer_input": TOKENS,
         "hidden_size": hidden,
         "hidden_size_per_layer_input": _STATE,
+        "hidden_size_global": hidden,
+        "encoder_hash_byte_group_vocab": TOKENS,
         "num_attention_heads": heads,
         "head_dim": head_dim,
         "rotary_dim": max(2, head_dim // 2),
@@ -191,6 +208,7 @@ def _attention(known: Mapping[str, Any], hidden: int, heads: int, head_dim: int)
         "sliding_window": WINDOW,
         "window_size": WINDOW,
         "attention_chunk_size": WINDOW,
+        "local_attention_window_len": WINDOW,
         # With a window in use, the first layer sees everything and the second is windowed.
         "max_window_layers": 1,
         "is_decoder": True,
