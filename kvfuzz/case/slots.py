@@ -65,7 +65,8 @@ def feed(
 
 def _check_tree(tree: Tree, before: Slots, given: tuple[str, ...]) -> None:
     require("mask" not in given, tree, "no mask in 'given'")
-    require(bool(before[0]), tree, "a cache that holds something")
+    held = all(any(token is not None for token in row) for row in before)
+    require(held, tree, "a cache that holds something in every row")
     earlier = all(-1 <= parent < n for n, parent in enumerate(tree.parents))
     require(earlier, tree, "parents of -1, or of an earlier candidate")
     require(len(tree.kept) == len(before), tree, f"a candidate to keep for {len(before)} rows")

@@ -44,6 +44,7 @@ from kvfuzz.subjects.run import (
     run_uncached,
     seeded,
 )
+from kvfuzz.subjects.sides import SIDE_INPUTS
 
 Pair = tuple[str, Tensor, Tensor, Tolerance, Tensor]
 """Two runs of one path to compare: a description, the logits of both [batch, time, vocab], the
@@ -312,6 +313,8 @@ def check_companion(
         try:
             if law in NEEDED and not callable(getattr(subject, NEEDED[law], None)):
                 return Verdict("discarded", law=law, reason=f"there is no {NEEDED[law]}()")
+            if law == "generation" and getattr(subject, SIDE_INPUTS, None) is not None:
+                return Verdict("discarded", law=law, reason="generate() gets no side inputs")
             if law in _JUDGED:
                 return _JUDGED[law](subject, case)
             expected = known.expected or find_reference(subject, case, name, leeway)

@@ -25,6 +25,7 @@ from kvfuzz.subjects.float64 import Twin, promoted, twin_of
 from kvfuzz.subjects.perturb import perturbing
 from kvfuzz.subjects.protocol import Subject
 from kvfuzz.subjects.run import Rows, as_tensor, in_calls, note_pass, run_uncached, seeded
+from kvfuzz.subjects.sides import sides_of
 
 DRAWS = 4
 # Adding half an ulp may not change a float64 (ties round to even): its step is a whole ulp.
@@ -43,9 +44,15 @@ def logits_noise(subject: Subject, tokens: Rows, uncached: Tensor, dtype: torch.
         draws = (*range(DRAWS),) if exact else (None, *range(DRAWS))
         run: Any = subject.perturbed  # type: ignore[attr-defined]
         note_pass()
-        parts = [as_tensor(subject, part) for part in in_calls(subject, tokens)]
+        parts = in_calls(subject, tokens)
         size = perturbation(dtype)
-        moved = _attempt(lambda: torch.cat([run(part, size, draws) for part in parts], dim=1))
+
+        def perturbed(part: Rows) -> Tensor:
+            rows = as_tensor(subject, part)
+            found: Tensor = run(rows, size, draws, **sides_of(subject, part, rows.device))
+            return found
+
+        moved = _attempt(lambda: torch.cat([perturbed(part) for part in parts], dim=1))
         return _noise(uncached, uncached, moved) if exact else _noise(uncached, moved[0], moved[1:])
     return states_noise(subject, lambda: [run_uncached(subject, tokens)], [uncached], dtype)[0]
 

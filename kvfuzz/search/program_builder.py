@@ -173,11 +173,12 @@ class ProgramBuilder:
         self.used += size
 
     def _feed_tree(self, count: int, each: tuple[int, ...]) -> None:
-        """Feeds up to `count` candidates to a cache that holds something. The first of `each` give
-        the parents, the last ones how far from the last candidate the one is that a row keeps."""
+        """Feeds up to `count` candidates to a cache whose rows all hold something. The first of
+        `each` give the parents, the last ones how far from the last candidate the one is that a
+        row keeps."""
         cache = self.caches[self.current]
         _, size, *_ = self._pieces(count)
-        if self.kind == "padding" or not size or not max(cache):
+        if self.kind == "padding" or not size or not min(cache):
             return
         parents = tuple(number - each[number] % (number + 1) - 1 for number in range(size))
         kept = tuple(size - 1 - n % (size + 1) for n in each[-len(cache) :])

@@ -37,7 +37,7 @@ vocab hidden dim dims head heads layer layers embd embed width intermediate rank
 expert features channels inner ffn mlp model state seed theta base version batch beams num
 n nf nx split
 """
-_NEVER = "id ids idx seed vocab theta version maxsize"
+_NEVER = "id ids idx seed vocab theta version maxsize side"
 _VAGUE = "size max most maximum"
 _CONFIGS = ("config", "cfg", "args", "hparams", "settings", "options")
 

@@ -22,6 +22,7 @@ from kvfuzz.subjects.boundaries import Boundary, find_boundaries
 from kvfuzz.subjects.call_limits import ANY_CALL, LIMITS, CallLimits, call_limits_of
 from kvfuzz.subjects.dtypes import ROUNDOFF, dtype_name
 from kvfuzz.subjects.needs import LENGTHS, PARENTS, needs, uses_two_caches
+from kvfuzz.subjects.sides import SIDE_INPUTS, require_sides, sides_of
 
 METHODS = {"uncached": ("tokens",), "new_cache": ("batch",), "cached": ("tokens", "cache")}
 OFFERED = {
@@ -68,6 +69,8 @@ class Subject(Protocol):
       filled cache takes single tokens only; a call of several tokens takes a multiple of so many;
     - `max_rows`: no call of either path gets more rows; `padding_between`: False if a row has
       padding only before its first token;
+    - `side_inputs`: how many side inputs there are, if rows have any; both paths then take `sides`
+      (`kvfuzz.subjects.sides`);
     - `last_only`: true if `cached` returns the logits [batch, 1, vocab] of the last position only;
     - `perturbed(tokens, size, draws)`: the uncached float64 logits [draws, batch, time, vocab] with
       weights perturbed at random by a relative `size`, for the draw None with the weights as they
@@ -179,6 +182,7 @@ def require_protocol(subject: Any, name: str) -> Subject:
     if max_length is not None and not _is_count(max_length):
         raise InvalidSubject(f"{name}.max_length should be positive or None, got {max_length!r}")
     _check_cache(subject, name)
+    require_sides(subject, name, _keywords(subject.uncached), _keywords(subject.cached))
     if call_limits_of(subject, name).last_only and KEEP in _keywords(subject.cached):
         raise InvalidSubject(
             f"{name} declares last_only, and its cached() takes {KEEP}: one or the other"
@@ -210,6 +214,9 @@ def offers_of(subject: Any, name: str = "subject") -> frozenset[str]:
         taken |= {"positions_from_mask"}
     if getattr(subject, ONE_CACHE, False):
         taken |= {ONE_CACHE}
+    if getattr(subject, SIDE_INPUTS, None) is not None:
+        taken |= {SIDE_INPUTS}
+        found -= {"generate"}  # which gets no side inputs
     return frozenset((found - {"load"}) | taken)
 
 
@@ -235,7 +242,9 @@ def _hands_out_nothing(subject: Any, offers: Collection[str]) -> bool:
                 release(subject, empty)
                 return False
             token = torch.zeros((1, 1), dtype=torch.int64, device=device_of(subject))
-            filled = subject.cached(token, empty)[1]
+            filled = subject.cached(
+                token, empty, **sides_of(subject, token.tolist(), token.device)
+            )[1]
             release(subject, filled)
         return is_nothing(filled)
     except (Exception, SystemExit):

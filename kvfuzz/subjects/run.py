@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvfuzz.case.case import KEEP, Case, Step
-from kvfuzz.case.layout import fed_positions, layout, text_mask
+from kvfuzz.case.layout import fed_positions, layout, real_tokens, text_mask
 from kvfuzz.case.schedule import (
     Crop,
     Fork,
@@ -31,6 +31,7 @@ from kvfuzz.errors import InvalidSubject, message_of
 from kvfuzz.subjects.call_limits import call_limits_of
 from kvfuzz.subjects.needs import LENGTHS, PARENTS
 from kvfuzz.subjects.protocol import Subject, device_of, release
+from kvfuzz.subjects.sides import sides_of
 from kvfuzz.subjects.uninitialised import filling_uninitialised
 
 Rows = Sequence[Sequence[int]]
@@ -104,7 +105,8 @@ def run_uncached(subject: Subject, tokens: Rows, name: str = "subject") -> Tenso
         return torch.cat([run_uncached(subject, part, name) for part in parts])
     note_pass()
     try:
-        logits = subject.uncached(as_tensor(subject, tokens))
+        rows = as_tensor(subject, tokens)
+        logits = subject.uncached(rows, **sides_of(subject, tokens, rows.device))
     except SystemExit as error:
         raise Exited(error) from error
     # Cloned: a subject may return a view of its own buffer and overwrite that in the next call.
@@ -213,7 +215,9 @@ def _feed(
     _poison(subject, cache)
     chunk = whole[: step.batch, step.start : step.stop].clone()
     note_pass()
-    answer = subject.cached(chunk, cache, **_given(case, step, whole.device))
+    texts = [real_tokens(row) for row in step.after]
+    sides = sides_of(subject, texts, whole.device)
+    answer = subject.cached(chunk, cache, **_given(case, step, whole.device), **sides)
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise InvalidSubject(
             f"{name}.cached() should return (logits, cache), got {type(answer).__name__}"

@@ -22,6 +22,7 @@ from kvfuzz.search.strategies import LONGEST
 from kvfuzz.subjects.call_limits import most_rows
 from kvfuzz.subjects.protocol import offers_of
 from kvfuzz.subjects.run import as_tensor, seeded
+from kvfuzz.subjects.sides import sides_of
 from kvfuzz.subjects.tensors import walk
 from mutants.generic.cache_contents import layers_of
 from mutants.generic.module_hooks import hooked
@@ -48,12 +49,17 @@ def _placed(subject: Any, case: Case, positions: Tensor) -> Tensor:
     """Returns the logits of the cached path with the tokens at `positions` [time]."""
     cache, pieces = subject.new_cache(most_rows(subject, 2)), []
     tokens = as_tensor(subject, case.tokens)
-    given = positions.to(tokens.device).expand(len(tokens), -1)
+    given, sides = positions.to(tokens.device).expand(len(tokens), -1), _sides(subject, tokens)
     with seeded(0), torch.no_grad():
         for chunk, places in zip(_chunks(case, tokens), _chunks(case, given), strict=True):
-            logits, cache = subject.cached(chunk, cache, positions=places)
+            logits, cache = subject.cached(chunk, cache, positions=places, **sides)
             pieces.append(logits.clone())
     return torch.cat(pieces, 1)
+
+
+def _sides(subject: Any, tokens: Tensor) -> dict[str, Tensor]:
+    """Returns the side inputs of rows that begin with `tokens` [rows, time]."""
+    return sides_of(subject, tokens.tolist(), tokens.device)
 
 
 def _chunks(case: Case, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +109,7 @@ def _layers(subject: Any) -> list[tuple[Tensor, Tensor]]:
     cache = subject.new_cache(most_rows(subject, 2))
     tokens = as_tensor(subject, ((1 % subject.vocab_size,),) * most_rows(subject, 2))
     with seeded(0), torch.no_grad():
-        _, cache = subject.cached(tokens, cache)
+        _, cache = subject.cached(tokens, cache, **_sides(subject, tokens))
         return list(layers_of(subject, cache))
 
 
@@ -112,12 +118,13 @@ def unchanging_caches(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     rows = most_rows(subject, 2)
     one, two = (as_tensor(subject, ((n % subject.vocab_size,) * 2,) * rows) for n in (1, 2))
     with seeded(0), torch.no_grad():
-        _, filled = subject.cached(one, subject.new_cache(most_rows(subject, 2)))
-        for cache in (filled, subject.new_cache(most_rows(subject, 2))):
+        sides = _sides(subject, one)
+        _, filled = subject.cached(one, subject.new_cache(rows), **sides)
+        for cache in (filled, subject.new_cache(rows)):
             before = [tensor.clone() for tensor in _tensors(cache)]
-            first = subject.cached(two, cache)[0].clone()
+            first = subject.cached(two, cache, **sides)[0].clone()
             # A counter shows in the next logits; a tensor may change without being used.
-            after, again = _tensors(cache), subject.cached(two, cache)[0]
+            after, again = _tensors(cache), subject.cached(two, cache, **sides)[0]
             pairs = [(first, again), *zip_longest(before, after)]
             if any(a is None or b is None or not torch.equal(a, b) for a, b in pairs):
                 return None
@@ -149,7 +156,7 @@ def unit_gains(subject: Any, dtype: str) -> str | None:  # noqa: ARG001
     assert model is not None
     tokens = as_tensor(subject, ((1 % subject.vocab_size, 2 % subject.vocab_size),))
     with seeded(0), torch.no_grad(), hooked(model, [n.path for n in roles.norms], look):
-        subject.uncached(tokens)
+        subject.uncached(tokens, **_sides(subject, tokens))
     return "the weight of every norm is one" if largest < NEAR_ONE else None
 
 
@@ -167,9 +174,10 @@ def idempotent(subject: Any, dtype: str) -> str | None:
     assert model is not None
     tokens = as_tensor(subject, case.tokens)
     with seeded(0), torch.no_grad():
-        once = subject.uncached(tokens).clone()
+        sides = _sides(subject, tokens)
+        once = subject.uncached(tokens, **sides).clone()
         with hooked(model, [norm.path for norm in norms], twice):
-            found = compare(subject.uncached(tokens), once, expected.tolerance)
+            found = compare(subject.uncached(tokens, **sides), once, expected.tolerance)
     return None if bool(found.diverges.any()) else "the last norm does nothing to its own output"
 
 
@@ -229,10 +237,11 @@ def orderless(subject: Any, dtype: str) -> str | None:
         return None
     for backwards in (False, True):
         with seeded(0), torch.no_grad():
-            _, cache = subject.cached(first, subject.new_cache(most_rows(subject, 2)))
+            sides = _sides(subject, first)
+            _, cache = subject.cached(first, subject.new_cache(most_rows(subject, 2)), **sides)
             for part in chain(*layers_of(subject, cache)) if backwards else ():
                 part.copy_(part.flip(2))
-            found.append(subject.cached(second, cache)[0].clone())
+            found.append(subject.cached(second, cache, **sides)[0].clone())
     bound = expected.tolerance.between(case.length - SECOND, case.length)
     if bool(compare(found[1], found[0], bound).diverges.any()):
         return None

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from kvfuzz.subjects.call_limits import most_rows
 from kvfuzz.subjects.float64 import Float64Subject
 from kvfuzz.subjects.protocol import device_of
+from kvfuzz.subjects.sides import sides_of
 from kvfuzz.subjects.tensors import walk
 
 SMALL, LARGE = 8.0, 16.0
@@ -114,8 +115,9 @@ def _measure(subject: Any, model: nn.Module) -> ModuleRoles:
     length = min(5, subject.max_length or 5)
     rows = most_rows(subject, 2)
     tokens = torch.arange(rows * length).view(rows, length) * 3 % subject.vocab_size
+    tokens = tokens.to(device_of(subject))
     with torch.no_grad(), watching(model, look):
-        subject.uncached(tokens.to(device_of(subject)))
+        subject.uncached(tokens, **sides_of(subject, tokens.tolist(), tokens.device))
     return _roles(model, seen)
 
 

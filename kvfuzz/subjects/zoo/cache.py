@@ -21,7 +21,8 @@ class Cache:
     `length` slots were fed. `storage` has their keys and values. `places` [batch, length] are their
     positions, None while each slot is its own position (`kvfuzz.subjects.zoo.places`). `history`
     has the states of the recurrent layer, if there is one. `branches` bool [n, n] says which of the
-    n candidates of the last call each of them follows or is; None if that was no tree.
+    n candidates of the last call each of them follows or is; None if that was no tree. `cross` has
+    the keys and values of the side input of each row, if a layer reads those.
     """
 
     length: int
@@ -29,6 +30,7 @@ class Cache:
     places: Tensor | None
     history: list[State]
     branches: Tensor | None = None
+    cross: tuple[Tensor, Tensor] | None = None
 
     @property
     def keys(self) -> list[Tensor]:

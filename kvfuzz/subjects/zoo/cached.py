@@ -58,6 +58,8 @@ def block(
     note("norm", layer, normed)
     if config.recurs(layer):
         attention = recur(config, weights, layer, normed, cache, note)
+    elif config.crosses(layer):
+        attention = look_aside(config, weights, layer, normed, cache, note)
     else:
         attention = look_back(config, weights, layer, normed, index, cache, note)
     note("attention", layer, attention)
@@ -102,6 +104,51 @@ def look_back(
         )
         return torch.cat(list(alone), dim=1)
     return attend(config, weights, layer, query, keys, values, places)
+
+
+def look_aside(
+    config: DecoderConfig, weights: Weights, layer: int, normed: Tensor, cache: Cache, note: Note
+) -> Tensor:
+    """Attends to the side input of each row. [batch, n, width] in and out."""
+    assert cache.cross is not None
+    query = maths.split_heads(normed @ weights.layers[layer].query, config.head_dim)
+    note("kv", layer, query)
+    keys, values = cache.cross
+    seen = torch.ones(normed.shape[1], keys.shape[2], dtype=torch.bool, device=normed.device)
+    return maths.attend(query, keys, values, seen, None) @ weights.layers[layer].out
+
+
+def cross_of(config: DecoderConfig, weights: Weights, sides: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the keys and values [batch, kv_heads, frames, head_dim] of the side inputs `sides`
+    [batch], for the last layer."""
+    states, layer = maths.side_states(weights.token, sides), weights.layers[-1]
+    keys, values = (
+        maths.split_heads(states @ matrix, config.head_dim) for matrix in (layer.key, layer.value)
+    )
+    return keys, values
+
+
+def take_sides(config: DecoderConfig, weights: Weights, cache: Cache, sides: Tensor) -> None:
+    """Stores the keys and values of the side inputs `sides` [batch] of the rows that hold nothing
+    yet; the others have theirs. For a decoder with a layer that reads them."""
+    if not config.crosses(config.layers - 1):
+        return
+    if cache.cross is None or cache.length == 0:
+        cache.cross = cross_of(config, weights, sides)
+        return
+    begins = empty_rows(cache, sides)
+    if bool(begins.any()):
+        keys, values = cross_of(config, weights, sides)
+        begins = begins[:, None, None, None]
+        cache.cross = (
+            torch.where(begins, keys, cache.cross[0]),
+            torch.where(begins, values, cache.cross[1]),
+        )
+
+
+def empty_rows(cache: Cache, sides: Tensor) -> Tensor:
+    """Returns which rows hold no text, bool [batch]."""
+    return counted(table(cache.places, len(sides), cache.length, sides.device)) == 0
 
 
 def recur(

@@ -12,7 +12,7 @@ from kvfuzz.errors import UsageError
 POSITIONS = ("learned", "rope", "alibi", "none")
 NORMS = ("layernorm", "rmsnorm")
 CACHES = ("concatenated", "static", "ring", "paged", "int8", "prefix")
-MIXES = ("uniform", "alternating", "recurrent", "shared_kv")
+MIXES = ("uniform", "alternating", "recurrent", "shared_kv", "cross")
 
 ALTERNATING_WINDOW = 3
 
@@ -30,7 +30,8 @@ class DecoderConfig:
     - `alternating`: the first, third, ... within `window` (ALTERNATING_WINDOW if that is None),
       the others without one;
     - `recurrent`: the first layer by a short convolution and a gated recurrence, the others attend;
-    - `shared_kv`: the last of several layers reads the keys and values of the one before it.
+    - `shared_kv`: the last of several layers reads the keys and values of the one before it;
+    - `cross`: the last of several layers reads the side input of its row in place of the text.
 
     Raises UsageError naming the field that is out of range.
     """
@@ -85,9 +86,14 @@ class DecoderConfig:
         shares = self.mix == "shared_kv" and 0 < layer == self.layers - 1
         return layer - 1 if shares else layer
 
+    def crosses(self, layer: int) -> bool:
+        """Whether `layer` attends to the side input."""
+        return self.mix == "cross" and 0 < layer == self.layers - 1
+
     def stores(self, layer: int) -> bool:
         """Whether `layer` stores its own keys and values in the cache."""
-        return self.source(layer) == layer and not self.recurs(layer)
+        own = self.source(layer) == layer and not self.crosses(layer)
+        return own and not self.recurs(layer)
 
     def at(self, layer: int) -> DecoderConfig:
         """Returns this configuration with the `window` of `layer`."""

@@ -17,6 +17,9 @@ from kvfuzz.subjects.zoo.cache import Cache, empty
 from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.weights import Parameters, draw_parameters, views
 
+SIDE_INPUTS = 5
+"""The number of side inputs, where a layer reads them."""
+
 
 class Decoder:
     """A built-in decoder: two paths over one set of weights.
@@ -43,16 +46,18 @@ class Decoder:
         self.width = self.config.width
         self.windows = self.config.windows
         self.cache_dtype = "int8" if self.config.cache == "int8" else None
+        reads_sides = self.config.crosses(self.config.layers - 1)
+        self.side_inputs = SIDE_INPUTS if reads_sides else None
         self._note: Note = ignore_note
 
     @property
     def device(self) -> torch.device:
         return self.model.flat.device
 
-    def uncached(self, tokens: Tensor) -> Tensor:
-        """Returns logits [batch, time, vocab] for all of `tokens` [batch, time], without a
-        cache."""
-        return uncached.logits(self.config, self.model.weights(), tokens, self._note)
+    def uncached(self, tokens: Tensor, *, sides: Tensor | None = None) -> Tensor:
+        """Returns logits [batch, time, vocab] for all of `tokens` [batch, time], without a cache.
+        `sides` [batch] are the numbers of the side inputs, by default 0."""
+        return uncached.logits(self.config, self.model.weights(), tokens, self._note, sides)
 
     def new_cache(self, batch: int) -> Cache:
         """Returns an empty cache for `batch` rows."""
@@ -67,6 +72,7 @@ class Decoder:
         positions: Tensor | None = None,
         lengths: Tensor | None = None,
         parents: Tensor | None = None,
+        sides: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Returns logits [batch, n, vocab] for `tokens` [batch, n] alone, and the grown cache.
 
@@ -85,6 +91,8 @@ class Decoder:
             positions = (
                 cached.candidate_positions(cache, tokens) if positions is None else positions
             )
+        given_sides = torch.zeros_like(tokens[:, 0]) if sides is None else sides
+        cached.take_sides(self.config, weights, cache, given_sides)
         if lengths is not None:
             mask = cached.text_of(cache, tokens, lengths)
         answer = cached.logits(self.config, weights, tokens, cache, self._note, mask, positions)
@@ -123,13 +131,20 @@ class Decoder:
     def unused(self, cache: Cache) -> list[Tensor]:
         return operations.unused(cache)
 
-    def perturbed(self, tokens: Tensor, size: float, draws: Sequence[int | None]) -> Tensor:
+    def perturbed(
+        self,
+        tokens: Tensor,
+        size: float,
+        draws: Sequence[int | None],
+        sides: Tensor | None = None,
+    ) -> Tensor:
         """Returns uncached float64 logits [draws, batch, time, vocab], for a set of weights for
         each of `draws`: as they are (None), or each multiplied by 1 + `size` or 1 - `size`."""
         flat = self.model.flat.detach().double()
         sign = _signs_of(len(flat), tuple(draws)).to(flat.device)
         sets = torch.addcmul(flat, flat, sign, value=size)
-        return uncached.logits(self.config, views(self.config, sets), tokens, ignore_note)
+        weights = views(self.config, sets)
+        return uncached.logits(self.config, weights, tokens, ignore_note, sides)
 
     @contextmanager
     def trace(self, note: Note) -> Iterator[None]:

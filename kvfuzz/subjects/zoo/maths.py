@@ -13,6 +13,8 @@ from kvfuzz.subjects.zoo.weights import Layer, Norm
 
 EPSILON = 1e-5
 ROPE_BASE = 10_000.0
+FRAMES = 3
+"""The number of states in a side input."""
 
 
 def normalise(kind: str, norm: Norm, x: Tensor) -> Tensor:
@@ -62,6 +64,13 @@ def alibi_slopes(heads: int, like: Tensor) -> Tensor:
     """Returns the penalty per position of distance [heads, 1, 1] (arXiv 2108.12409)."""
     steps = torch.arange(1, heads + 1, dtype=like.dtype, device=like.device)
     return (2.0 ** (-8.0 * steps / heads))[:, None, None]
+
+
+def side_states(table: Tensor, sides: Tensor) -> Tensor:
+    """Returns the side inputs number `sides` [batch]: the embeddings [..., batch, FRAMES, width] of
+    FRAMES tokens, by the `table` [tokens, width] of a decoder."""
+    frames = torch.arange(FRAMES, device=sides.device)
+    return looked_up(table, (sides[:, None] * FRAMES + frames) % table.shape[-2])
 
 
 def attend(

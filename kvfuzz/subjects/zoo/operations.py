@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -89,7 +90,15 @@ def join(cache: Cache, other: Cache, device: torch.device) -> Cache:
     cache.storage.join(other.storage, length)
     cache.history = recurrence.join(cache.history, other.history)
     cache.length, cache.places = length, places
+    if cache.cross is not None and other.cross is not None:
+        cache.cross = both(torch.cat, zip(cache.cross, other.cross, strict=True))
     return cache
+
+
+def both(change: Callable[[Any], Tensor], pair: Iterable[Any]) -> tuple[Tensor, Tensor]:
+    """Returns what `change` makes of the keys and of the values of side inputs."""
+    keys, values = map(change, pair)
+    return keys, values
 
 
 def joined_places(cache: Cache, other: Cache, length: int, device: torch.device) -> Tensor | None:
@@ -108,13 +117,16 @@ def reorder(cache: Cache, rows: Tensor) -> Cache:
     cache.storage.reorder(rows)
     cache.history = recurrence.reorder(cache.history, rows)
     cache.places = None if cache.places is None else cache.places[rows]
+    cache.cross = None if cache.cross is None else both(lambda one: one[rows], cache.cross)
     return cache
 
 
 def copy(cache: Cache) -> Cache:
     """Returns an independent cache that holds the same."""
     places = None if cache.places is None else cache.places.clone()
-    return Cache(cache.length, cache.storage.copy(), places, recurrence.copy(cache.history))
+    history = recurrence.copy(cache.history)
+    cross = None if cache.cross is None else both(torch.clone, cache.cross)
+    return Cache(cache.length, cache.storage.copy(), places, history, cross=cross)
 
 
 def save(cache: Cache) -> dict[str, Any]:
@@ -124,6 +136,7 @@ def save(cache: Cache) -> dict[str, Any]:
         "places": None if cache.places is None else cache.places.clone(),
         "history": [(state.recent, state.hidden) for state in recurrence.copy(cache.history)],
         "storage": cache.storage.save(cache.length),
+        "cross": None if cache.cross is None else both(torch.clone, cache.cross),
     }
 
 
@@ -131,14 +144,14 @@ def load(config: DecoderConfig, state: dict[str, Any]) -> Cache:
     """Returns the cache whose `save` returned `state`."""
     storage = KINDS[config.cache].load(config, state["storage"])
     history = [State(*tensors) for tensors in state["history"]]
-    return Cache(state["length"], storage, state["places"], history)
+    return Cache(state["length"], storage, state["places"], history, cross=state["cross"])
 
 
 def reset(cache: Cache) -> Cache:
     """Empties the same cache for another sequence in each row."""
     cache.storage.reset()
     cache.history = recurrence.reset(cache.history)
-    cache.length, cache.places = 0, None
+    cache.length, cache.places, cache.cross = 0, None, None
     return cache
 
 

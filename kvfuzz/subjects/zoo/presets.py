@@ -47,6 +47,7 @@ PRESETS = {
     ),
     "recurrent": DecoderConfig(mix="recurrent", head_dim=4),
     "shared_kv": DecoderConfig(mix="shared_kv", positions="rope", head_dim=4),
+    "cross": DecoderConfig(mix="cross", positions="rope", head_dim=4),
 }
 
 # The settings that `zoo` draws. A counterexample shrinks to the first value of each.
@@ -61,7 +62,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "scale": (1.0, 0.7, 2.0),
     # Not int8, which changes what is allowed: name it (`zoo:int8`) to draw it.
     "cache": ("concatenated", "static", "ring", "paged", "prefix"),
-    "mix": ("uniform", "alternating", "recurrent", "shared_kv"),
+    "mix": ("uniform", "alternating", "recurrent", "shared_kv", "cross"),
 }
 
 

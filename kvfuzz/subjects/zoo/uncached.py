@@ -26,9 +26,15 @@ class Geometry(NamedTuple):
     angles: Tensor | None
 
 
-def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) -> Tensor:
+def logits(
+    config: DecoderConfig,
+    weights: Weights,
+    tokens: Tensor,
+    note: Note,
+    sides: Tensor | None = None,
+) -> Tensor:
     """Returns logits [batch, time, vocab] for all of `tokens` [batch, time]; `note` gets every
-    state.
+    state. `sides` [batch] are the numbers of the side inputs, by default 0.
 
     With several sets of weights (`weights.views`), logits and states have an axis for them in
     front.
@@ -46,6 +52,10 @@ def logits(config: DecoderConfig, weights: Weights, tokens: Tensor, note: Note) 
         note("norm", number, normed)
         if config.recurs(number):
             mixed = _recurrent(config, number, layer, normed, note)
+        elif config.crosses(number):
+            given_sides = torch.zeros_like(tokens[:, 0]) if sides is None else sides
+            states = maths.side_states(weights.token, given_sides)
+            mixed = _cross(config, number, layer, normed, states, note)
         else:
             # A layer that shares takes the keys and values of the layer before it.
             given = pair if config.source(number) != number else None
@@ -105,6 +115,21 @@ def _attention(
     note("cache", number, key, value)
     visible = geometry.visible[config.at(number).window]
     return maths.attend(new[0], key, value, visible, geometry.bias), (key, value)
+
+
+def _cross(
+    config: DecoderConfig, number: int, layer: Layer, normed: Tensor, states: Tensor, note: Note
+) -> Tensor:
+    """Returns what each position reads from the `states` [..., batch, frames, width] of its side
+    input [..., time, heads * head_dim]."""
+    query = maths.split_heads(maths.times(normed, layer.query), config.head_dim)
+    note("kv", number, query)
+    key, value = (
+        maths.split_heads(maths.times(states, matrix), config.head_dim)
+        for matrix in (layer.key, layer.value)
+    )
+    seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=normed.device)
+    return maths.attend(query, key, value, seen, None)
 
 
 def _recurrent(

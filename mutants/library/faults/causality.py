@@ -31,8 +31,8 @@ def last_layer_sees_the_next_token(real):
 def readout_takes_in_the_next_token(real):
     """The uncached path mixes a tenth of the next position's logits into those of each position."""
 
-    def logits(config, weights, tokens, note):
-        answer = real(config, weights, tokens, note)
+    def logits(config, weights, tokens, note, sides):
+        answer = real(config, weights, tokens, note, sides)
         after = torch.cat((answer[..., 1:, :], answer[..., -1:, :]), dim=-2)
         return 0.9 * answer + 0.1 * after
 

@@ -12,11 +12,11 @@ def one_temperature_for_the_batch(uncached, cached):
     """Logits are scaled by a factor computed from the first tokens of all rows."""
     scale = 1.0
 
-    def whole(config, weights, tokens, note):
+    def whole(config, weights, tokens, note, sides):
         nonlocal scale
         if len(tokens) > 1:
             scale = 1 + float(tokens[:, 0].double().mean()) / 1024
-        return scale * uncached(config, weights, tokens, note)
+        return scale * uncached(config, weights, tokens, note, sides)
 
     return whole, lambda *args: scale * cached(*args)
 

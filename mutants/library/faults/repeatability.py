@@ -29,10 +29,10 @@ def keeps_a_number_of_an_earlier_request(uncached, cached):
     it."""
     scale = 1.0
 
-    def whole(config, weights, tokens, note):
+    def whole(config, weights, tokens, note, sides):
         nonlocal scale
         scale = 1 + int(tokens[0, 0]) / 1024
-        return scale * uncached(config, weights, tokens, note)
+        return scale * uncached(config, weights, tokens, note, sides)
 
     return whole, lambda *args: scale * cached(*args)
 
