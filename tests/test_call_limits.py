@@ -45,7 +45,7 @@ def calls_of(case):
 @pytest.mark.parametrize("subject", LIMITED)
 def test_a_decoder_with_limits_agrees_and_no_case_is_drawn_again(subject):
     """Each of these raises in a call that it does not take."""
-    hunt = kvfuzz.fuzz(subject, seed=0, examples=40)
+    hunt = kvfuzz.fuzz(subject, seed=0, examples=25)
     assert hunt.verdict == "agreed"
     assert hunt.discarded == 0 or subject is subjects.Padded
 
@@ -214,7 +214,7 @@ def test_the_last_position_of_each_call_is_compared():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_decoder_of_last_logits_agrees(seed):
-    hunt = kvfuzz.fuzz(subjects.Last, seed=seed, examples=60)
+    hunt = kvfuzz.fuzz(subjects.Last, seed=seed, examples=30)
     assert (hunt.verdict, hunt.discarded, hunt.weak) == ("agreed", 0, 0)
 
 
@@ -254,7 +254,7 @@ def test_the_number_of_logits_is_drawn_where_it_is_offered():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_decoder_that_keeps_the_last_logits_agrees(seed):
-    hunt = kvfuzz.fuzz(subjects.Keeps, seed=seed, examples=100)
+    hunt = kvfuzz.fuzz(subjects.Keeps, seed=seed, examples=40)
     assert (hunt.verdict, hunt.discarded, hunt.weak) == ("agreed", 0, 0)
     assert hunt.exercised["logits_to_keep"] >= 5
     assert hunt.not_exercised().get("logits_to_keep") is None
@@ -308,7 +308,7 @@ def test_a_case_with_the_number_needs_the_offer():
 @pytest.mark.parametrize("subject", [subjects.TwoRows, subjects.OneRow])
 def test_no_call_of_either_path_gets_more_rows(subject):
     """Each of these raises in a call of more; with two caches the texts of both are run."""
-    hunt = kvfuzz.fuzz(subject, seed=0, examples=40)
+    hunt = kvfuzz.fuzz(subject, seed=0, examples=25)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
     assert hunt.exercised["switch"] > 0
     assert f"rows of a call at most {subject.max_rows}, as declared" in hunt_text(hunt)
@@ -361,7 +361,7 @@ def test_generic_mutants_keep_to_the_rows(subject):
 
 def test_a_window_of_slots_agrees_where_its_padding_is_declared():
     """Padding on the left of a prompt is tested."""
-    hunt = kvfuzz.fuzz(subjects.SlotWindow, seed=0, examples=60)
+    hunt = kvfuzz.fuzz(subjects.SlotWindow, seed=0, examples=30)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
     assert hunt.exercised["left padding"] > 5
     assert "no padding behind the first token of a row, as declared" in hunt_text(hunt)

@@ -112,7 +112,7 @@ def test_islands_and_buffers_are_float64_inside():
 
 def test_a_clean_preallocated_cache_is_not_accused():
     """In neither dtype."""
-    hunt = fuzz(numerics.Preallocated, examples=60, seed=0)
+    hunt = fuzz(numerics.Preallocated, examples=30, seed=0)
     assert (hunt.verdict, hunt.bases) == ("agreed", ("measured", "least"))
     assert hunt.worst_excess <= 0.5
 
@@ -210,7 +210,7 @@ def test_what_is_written_while_the_twin_runs_stays_with_the_twin():
     case = Case(CASE.tokens, CASE.schedule)
     assert check(subject, case).status == "agreed"
     assert subject.net.scales.dtype == subject.net.again.dtype == torch.float32
-    hunt = fuzz(subject, examples=60, seed=0)
+    hunt = fuzz(subject, examples=30, seed=0)
     assert (hunt.verdict, hunt.worst_excess < 0.5) == ("agreed", True)
     assert subject.net.scales.dtype == torch.float32
     fresh = out_of_reach.LazyTable()
@@ -256,7 +256,7 @@ def test_raising_in_float64_alone_is_no_divergence():
             assert cache[0] < 4 or cache[1].dtype == torch.float32
             return super().cached(tokens, cache)
 
-    hunt = fuzz(Asserts, examples=60, seed=0)
+    hunt = fuzz(Asserts, examples=30, seed=0)
     assert hunt.verdict == "agreed"
     assert hunt.reasons[0].startswith("not in float64: the cached path raised AssertionError")
 
@@ -264,7 +264,7 @@ def test_raising_in_float64_alone_is_no_divergence():
 def test_a_subject_that_keeps_its_cache_agrees_in_both_dtypes():
     """A buffer that one dtype allocates on first use is never seen by the other."""
     shared = out_of_reach.AllocatesOnFirstUse()
-    hunt = fuzz(shared, examples=60, seed=0)
+    hunt = fuzz(shared, examples=30, seed=0)
     assert (hunt.verdict, hunt.discarded) == ("agreed", 0)
 
 

@@ -132,7 +132,7 @@ def test_a_counterexample_is_written_and_replays(tmp_path):
 def test_two_workers_find_what_one_finds():
     """The verdict, the counts and the shrunk case do not depend on the number of workers."""
     for subject in ("zoo:rope", f"{MODELS}:ForgetsOnDecode"):
-        one, two = (fuzz(subject, examples=60, seed=3, workers=n) for n in (1, 2))
+        one, two = (fuzz(subject, examples=40, seed=3, workers=n) for n in (1, 2))
         names = {each.name for each in fields(Tally)} - {"failures"}
         for name in ("verdict", "failure", *sorted(names)):
             assert getattr(one, name) == getattr(two, name), name
@@ -268,7 +268,14 @@ def test_rounds_hold_all_cases_and_each_case_its_round(examples):
     assert [plan.round_of(case) for case in range(examples)] == rounds
 
 
-@pytest.mark.parametrize(("examples", "climbed"), [(200, 0), (250, 0), (400, 200)])
+@pytest.mark.parametrize(
+    ("examples", "climbed"),
+    [
+        pytest.param(200, 0, marks=pytest.mark.full(reason="as few as 250")),
+        (250, 0),
+        (400, 200),
+    ],
+)
 def test_long_rounds_climb_the_excess(examples, climbed, monkeypatch):
     """Where there are examples enough for it: Hypothesis is told the excess of each verdict, but of
     those on long rows, which it does not draw."""

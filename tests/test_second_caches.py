@@ -62,7 +62,7 @@ def test_three_methods_are_enough_to_find_it(subject, seed):
 def test_a_right_one_agrees(subject):
     """Also one that holds one cache at a time, a pool that is told when a cache is done, and one
     that refuses a cache for which it has no room."""
-    assert hunted(subject, examples=100).verdict == "agreed"
+    assert hunted(subject, examples=30).verdict == "agreed"
 
 
 def test_a_quarter_of_the_cases_has_more_caches_than_one():
@@ -110,7 +110,7 @@ def test_a_fault_that_needs_no_second_cache_is_not_explained_by_it(subject):
 
 def test_a_cache_in_the_model_is_recognised_and_the_verdict_says_so():
     """Nothing is handed out, so no two caches could be told apart; who wants two says so."""
-    hunt = hunted(subjects.InTheModel, examples=60)
+    hunt = hunted(subjects.InTheModel, examples=30)
     assert NO_HANDLE in hunt.offers
     assert "which holds one at a time; two at once were not drawn" in hunt_text(hunt)
     assert hunt.not_exercised()["switch"] == "one cache at a time"

@@ -48,7 +48,7 @@ def test_a_model_is_run_in_its_own_dtype_and_judged_by_it():
     assert factory.dtypes == ("bfloat16", "float64")
     subject = factory.build(0, "bfloat16", {})
     assert subject.model.out.weight.dtype == torch.bfloat16
-    hunt = fuzz(models.Upcast, seed=0, examples=60)
+    hunt = fuzz(models.Upcast, seed=0, examples=30)
     assert hunt.verdict == "agreed"
     asked = as_factory(models.Upcast, options=Options(dtype="float32"))
     assert asked.build(0, "float32", {}).model.out.weight.dtype == torch.float32
@@ -81,7 +81,7 @@ def test_a_masked_entry_is_judged_by_its_own_size():
 
 def test_views_of_one_buffer_are_read_when_they_are_returned():
     """A decoder that reuses its output buffer, as graphs of a GPU do, is right."""
-    assert fuzz(models.SharesItsBuffer, seed=0, examples=60).verdict == "agreed"
+    assert fuzz(models.SharesItsBuffer, seed=0, examples=30).verdict == "agreed"
 
 
 @pytest.mark.parametrize(
