@@ -78,23 +78,23 @@ SHOWN = {
         f"key = key {FILLED} torch.cat((past[0], key), dim=3)",
         "scores = torch.matmul(query, key) / SIZE**0.5",
     ),
-    "a write to the cache reads another state": (
-        "cache_object",
-        "torch.cat((self.keys[layer], key), dim=2)",
-        f"torch.cat((self.keys[layer], value {FILLED} key), dim=2)",
-        "self.keys[layer] = torch.cat(",
-    ),
     "a state of an earlier position is found at that position alone": (
         "squeezed",
         "x = x + mixed\n        x = x",
         f"x = _when.stale(self, 'x', x + mixed) {FILLED} x + mixed\n        x = x",
-        "x = x + self.mlp(self.norm2(x))",
+        "x = _when.stale(",
     ),
     "a variance over another axis": (
         "functions",
         "variance = x.pow(2).mean(-1",
         f"variance = x.pow(2).mean((0 {FILLED} -1)",
         "variance = x.pow(2)",
+    ),
+    "not a condition that no run has to compare it with": (
+        "ring",
+        "scores = query @ key.transpose(-1, -2)",
+        f"scores = query @ key.transpose(-1, (-1 {FILLED} -2))",
+        "scores = query @ key.transpose(-1, (",
     ),
     "NaN comes from a softmax": (
         "functions",
@@ -144,6 +144,11 @@ def test_the_line_that_shows_the_fault_is_named(what, tmp_path):
             "offsets = (positions % PAGE).expand_as(pages)",
             "offsets = (positions % (PAGE - 1)).expand_as(pages)",
         ),
+        (
+            "linear_attention",
+            "total = total + sums.total",
+            "total = total - sums.total",
+        ),
     ],
 )
 def test_where_it_cannot_know_it_says_unsure(name, text, becomes, tmp_path):
@@ -151,6 +156,31 @@ def test_where_it_cannot_know_it_says_unsure(name, text, becomes, tmp_path):
     found, line = located(tmp_path, name, text, becomes)
     assert line in [each.line for each in found.candidates]
     assert found.candidates[0] == found.first.source
+
+
+BETWEEN = {
+    "an operand tells little": (
+        "recurrent",
+        "if state is not None and x.shape[1] == 1:",
+        "if state is not None:",
+        "state = decay[:, 0] * state + values[:, 0]",
+    ),
+    "an old value is read in place of a new one": (
+        "squeezed",
+        "x = x + mixed\n        x = x",
+        f"x = _when.stale(self, 'x', x + mixed) {FILLED} x + mixed\n        x = x",
+        "x = x + self.mlp(self.norm2(x))",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+def test_another_line_is_a_candidate(what, tmp_path):
+    """And the line named comes first."""
+    *fault, line = BETWEEN[what]
+    found, _ = located(tmp_path, *fault)
+    assert found.candidates[0] == found.first.source
+    assert line in [each.text for each in found.candidates[1:]]
 
 
 class Conditional:
@@ -271,6 +301,34 @@ def test_a_rotation_without_positions_has_no_certain_cause():
     site = Site("kv", 0)
     assert find_cause(site, 0, state, Facts())[0] == "rope scaling"
     assert find_cause(site, 0, state, Facts(unplaced=True))[0] == "unknown"
+
+
+class WritesAnother(Fading):
+    """Writes its keys into both halves of its cache, in every call: both cached paths have this."""
+
+    def project(self, tokens):
+        return self.embedding[tokens].tanh(), self.embedding[tokens].sin()
+
+    def finish(self, keys, values):
+        return (keys.cumsum(1) + values.exp().cumsum(1)) @ self.embedding.T
+
+    def uncached(self, tokens):
+        return self.finish(*self.project(tokens))
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 0, 16), torch.zeros(batch, 0, 16)
+
+    def cached(self, tokens, cache):
+        keys, _ = self.project(tokens)
+        kept = torch.cat((cache[0], keys), 1)
+        both = kept, torch.cat((cache[1], keys), 1)  # the fault
+        return self.finish(*both)[:, -tokens.shape[1] :], both
+
+
+def test_a_write_that_reads_another_state_is_named():
+    """Not the first line after it that the uncached path has as well."""
+    found = kvfuzz.locate(WritesAnother(), kvfuzz.Case(((0, 1, 2),), (1, 1, 1), 0, "float32"))
+    assert "# the fault" in found.first.source.text
 
 
 class Leaking(Fading):

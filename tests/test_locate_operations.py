@@ -23,10 +23,11 @@ def program(*schedule, rows=2, given=()):
 # Rings.
 
 
-def test_a_chunk_that_overwrites_what_it_needs_is_named_by_the_write():
+@pytest.mark.parametrize("schedule", [(2, 3), (2, operated.WINDOW)])
+def test_a_chunk_that_overwrites_what_it_needs_is_named_by_the_write(schedule):
     """And which key is gone; neither the slots, which are no positions, nor the positions that the
     call makes are blamed."""
-    found = kvfuzz.locate(operated.WritesFirstDecoder, program(2, 3))
+    found = kvfuzz.locate(operated.WritesFirstDecoder, program(*schedule))
     assert found.first.source.line == line_of(operated.WritesFirst)
     assert (str(found.first.site), found.cause) == ("0.cache", "evicted keys")
     assert "the key of position 0 is gone, and position 2 attends to it" in found.advice
@@ -135,6 +136,43 @@ def test_a_factor_is_said_in_the_digits_that_tell_it(factor):
     right = torch.linspace(1, 2, 12, dtype=torch.float64).reshape(1, 3, 4) ** 2
     cause, seen = find_lookalike(WrongState(right * factor, right, (0, 1, 2)))
     assert (cause, seen) == ("scale", f"it is {factor:g} times what it should be")
+
+
+class CountsFed:
+    """Rotates a new key by how many tokens it has seen, and the uncached path by half of that."""
+
+    vocab_size, max_length = 23, None
+
+    def __init__(self):
+        self.embedding = torch.randn(23, 8, generator=torch.Generator().manual_seed(0))
+
+    def turned(self, states, positions):
+        angles = positions.double()[:, None] / 20 ** torch.arange(8)
+        return states * angles.cos().to(states)
+
+    def uncached(self, tokens):
+        places = torch.arange(tokens.shape[1]).div(2, rounding_mode="floor")
+        return self.turned(self.embedding[tokens], places).cumsum(1) @ self.embedding.T
+
+    def new_cache(self, batch):
+        return torch.zeros(batch, 0, 8)
+
+    def cached(self, tokens, cache):
+        seen, new = cache.shape[1], self.embedding[tokens]
+        every = torch.arange(seen, seen + tokens.shape[1])
+        if tokens.shape[1] == 1:
+            place = seen if seen >= 4 else seen // 2
+            new = self.turned(new, torch.tensor([place]))  # the fault
+        else:
+            new = self.turned(new, every.div(2, rounding_mode="floor"))
+        kept = torch.cat([cache, new], 1)
+        return kept.cumsum(1)[:, seen:] @ self.embedding.T, kept
+
+
+def test_positions_that_a_call_makes_are_named_at_the_call():
+    """The helper that works on them is right in earlier steps, also for this call."""
+    found = kvfuzz.locate(CountsFed(), kvfuzz.Case(((1, 2, 3, 4, 5),), (1,) * 5, 0, "float32"))
+    assert "# the fault" in found.first.source.text
 
 
 def test_no_line_of_an_adapter_is_named():

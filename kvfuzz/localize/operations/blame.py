@@ -93,8 +93,8 @@ def find_culprits(
 
     These are the operations without a counterpart that are not right, among those that `first` was
     made from, and among those in its step that `last` was made from, and the one that made `first`.
-    The earliest is the likeliest. One of an earlier step that went into its logits is not among
-    them, since these are right.
+    The earliest is the likeliest, but for one that tells nothing. One of an earlier step that went
+    into its logits is not among them, since these are right.
     """
     behind_last = _unmatched_behind(traced, traced.recording.events[last])
     behind_first = _unmatched_behind(traced, first)
@@ -110,7 +110,17 @@ def find_culprits(
     if padded and all(_is_in_both(traced, e) for e in own if e.index < first.index):
         return [_mask_of(traced, first) or first]
     found = _not_cleared(traced, [*own, first], last)
-    return sorted(found, key=lambda event: event.index)
+    return sorted(found, key=lambda event: (_tells_nothing(traced, event), event.index))
+
+
+def _tells_nothing(traced: TracedCase, event: Event) -> bool:
+    """Whether `event` is a condition that no run has to compare it with, and that an earlier step
+    has as well, whose logits are right."""
+    if event.output.dtype != torch.bool or traced.comparisons.of(event.index) is not None:
+        return False
+    key = event_key(event)
+    earlier = traced.recording.events[: event.index]
+    return any(e.step < event.step and event_key(e) == key for e in earlier)
 
 
 def _not_cleared(traced: TracedCase, events: Sequence[Event], last: int) -> list[Event]:

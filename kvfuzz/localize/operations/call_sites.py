@@ -19,7 +19,7 @@ def find_faulty_call(traced: TracedCase, blamed: Event) -> SourcePlace | None:
 
     It is the call if `blamed` was made from right states, the same line of the helper gave right
     results for other calls, and never for this one: its arguments are swapped, or it is one call
-    too many.
+    too many. It also is if the call has made the positions that the helper works on.
     """
     call = _call_of(blamed)
     events = traced.recording.events
@@ -30,7 +30,23 @@ def find_faulty_call(traced: TracedCase, blamed: Event) -> SourcePlace | None:
     same = [e for e in events[: blamed.index] if e.places and (e.places[0], e.operation) == line]
     right = [e for e in same[-_MOST:] if is_right(traced, e)]
     calls = {_call_of(event) for event in right}
-    return call if calls and call not in calls else None
+    return call if calls and (call not in calls or _made_there(traced, blamed, call)) else None
+
+
+def _made_there(traced: TracedCase, blamed: Event, call: SourcePlace) -> bool:
+    """Whether `blamed` works on positions that the line of the `call` has made, and that no other
+    run has to compare them with."""
+    events = traced.recording.events
+    waiting, seen = [blamed], 0
+    while waiting and seen < _MOST:
+        seen += 1
+        for index in waiting.pop().inputs:
+            source = events[index]
+            if source.place[2] == blamed.place[2]:
+                waiting.append(source)
+            elif source.place == call and not source.output.is_floating_point():
+                return traced.comparisons.of(index) is None
+    return False
 
 
 def _call_of(event: Event) -> SourcePlace | None:

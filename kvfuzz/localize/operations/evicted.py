@@ -32,13 +32,14 @@ class Eviction:
 def find_eviction(traced: TracedCase, first: ComparedEvent) -> Eviction | None:
     """Returns the eviction that explains why the attention `first` differs; None if its keys hold
     all that its tokens attend to, or cannot be matched with those of the reference."""
-    event, partner = first.event, first.partner
-    if event.operation != _FUSED or not first.sizes.plain:
+    found = first if first.event.operation == _FUSED else _attention_of(traced, first)
+    if found is None or not found.sizes.plain:
         return None
+    first, event, partner = found, found.event, found.partner
     if min(len(event.taps), len(partner.taps)) < 3:
         return None
     pieces = align(event.taps[1], partner.taps[1], first.sizes)
-    if not pieces or pieces[0].last is None:
+    if not pieces or not (pieces[0].last is not None or _is_short(event, first)):
         return None
     (group,) = first.sizes.groups
     seen, held = _seen(partner, first.sizes.length), set(pieces[0].positions)
@@ -48,6 +49,26 @@ def find_eviction(traced: TracedCase, first: ComparedEvent) -> Eviction | None:
                 dropped = _write_behind(traced, event)
                 return Eviction(dropped, position, query) if dropped else None
     return None
+
+
+def _attention_of(traced: TracedCase, first: ComparedEvent) -> ComparedEvent | None:
+    """Returns the attention to the keys or values `first`, if these are those of a ring as long as
+    the call: its slots look like those of the new tokens, in a wrong order."""
+    made = {first.event.index}
+    for event in traced.recording.of(first.event.step):
+        if made.intersection(event.inputs):
+            made.add(event.index)
+            if event.operation == _FUSED and len(event.taps) > 1:
+                one = traced.comparisons.of(event.index)
+                return one if one is not None and _is_short(event, one) else None
+    return None
+
+
+def _is_short(event: Event, first: ComparedEvent) -> bool:
+    """Whether there are as many keys as new tokens, though there were others before: a ring as long
+    as the call."""
+    sizes = first.sizes
+    return event.taps[1].shape[-2] == sizes.fed < sizes.slots
 
 
 def _seen(attention: Event, length: int) -> Tensor:

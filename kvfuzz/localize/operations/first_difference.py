@@ -15,7 +15,7 @@ from kvfuzz.localize.operations.blame import (
     find_last_difference,
 )
 from kvfuzz.localize.operations.call_sites import find_faulty_call
-from kvfuzz.localize.operations.candidates import find_candidates
+from kvfuzz.localize.operations.candidates import find_candidates, find_stale
 from kvfuzz.localize.operations.compare_states import ComparedEvent, find_worst
 from kvfuzz.localize.operations.difference import ratio
 from kvfuzz.localize.operations.events import OUTPUT, Event, find_logits
@@ -195,14 +195,15 @@ def _named(
             return line, caller, None, (line, other)  # or the condition around it is wrong
         return other, forward_line(left_out.places), None, ()
     misread = find_misread(traced, blamed)
-    if misread is not None:
-        other = traced.recording.line_of(misread, owner)
-        return (
-            other,
-            forward_line(misread.places),
-            None,
-            find_candidates(traced, [misread, *suspects], other, owner),
-        )
+    if misread is not None:  # the write is wrong, or what it was called with
+        other, outer = traced.recording.line_of(misread, owner), forward_line(misread.places)
+        lines = tuple(dict.fromkeys(filter(None, (other, outer))))
+        return other, outer, None, lines if len(lines) > 1 else ()
+    stale = find_stale(traced, blamed)
+    if stale is not None:
+        other = traced.recording.line_of(stale, owner)
+        lines = tuple(dict.fromkeys(filter(None, (other, line))))
+        return other, forward_line(stale.places), None, lines if len(lines) > 1 else ()
     call = find_faulty_call(traced, blamed)
     if call is not None and line is not None and line == line_at(blamed.places[0]):
         return line_at(call), caller, line, find_candidates(traced, suspects, line_at(call), owner)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kvfuzz.localize.operations.events import OUTPUT, Event
 from kvfuzz.localize.operations.pair import event_key
-from kvfuzz.localize.operations.rightness import is_right
+from kvfuzz.localize.operations.rightness import MOVES, is_right
 from kvfuzz.localize.operations.traced_case import TracedCase
 
 # Views and copies hand a state on: which of them an operation reads makes no difference.
@@ -56,9 +56,11 @@ def find_misread(traced: TracedCase, blamed: Event) -> Event | None:
     own = {_index(one) for e in traced.recording.of(blamed.step) if (one := _partner(traced, e))}
     theirs = _first_behind(run.events, partner, own)
     wrong = [reader for index, reader in ours.items() if index not in theirs]
-    if not theirs - set(ours) or not wrong or wrong[0].index == blamed.index:
+    first = min(wrong, key=lambda reader: reader.index, default=blamed)
+    moves = first.writes or first.operation in MOVES
+    if not theirs - set(ours) or not moves or first.index == blamed.index:
         return None
-    return None if _is_read_rightly(traced, wrong[0], blamed) else wrong[0]
+    return None if _is_read_rightly(traced, first, blamed) else first
 
 
 def _readers(traced: TracedCase, blamed: Event) -> dict[int, Event]:

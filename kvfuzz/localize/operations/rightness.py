@@ -38,6 +38,7 @@ def is_right(traced: TracedCase, event: Event) -> bool:
         known[event.index] = (
             _is_blank(event)
             or _are_positions(traced, event)
+            or _is_constant(traced, event)
             or (follows and not event.unseen and all(is_right(traced, one) for one in sources))
             or _is_elsewhere(traced, event)
             or _is_partly_written(traced, event)
@@ -70,6 +71,18 @@ def _are_positions(traced: TracedCase, event: Event) -> bool:
             wanted = torch.tensor(right, dtype=values.dtype, device=values.device)
             return bool((values == wanted).all())
     return False
+
+
+def _is_constant(traced: TracedCase, event: Event) -> bool:
+    """Whether `event` is made from no state, and the reference makes the same on its line, however
+    often."""
+    if event.inputs or event.unseen or not _is_whole(event.output):
+        return False
+    run = traced.references.own(event.step).run if event.step in traced.sizes else None
+    where = event_key(event)[1:]  # a method that is not `forward` runs in another module
+    groups = run.groups.items() if run else ()
+    alike = [one for key, those in groups if key[1:] == where for one in those]
+    return any(torch.equal(event.output, one.output) for one in alike)
 
 
 def _is_whole(values: torch.Tensor) -> bool:
@@ -148,7 +161,24 @@ def _holds(reference: StepReference, event: Event) -> bool:
     every = reference.run.every_value
     if sizes.fed == 1 and event.operation not in MOVES and _values_within(event, every, sizes):
         return True
-    return _holds_without_axis(reference, event, largest)
+    return _holds_without_axis(reference, event, largest) or _holds_block(reference, event, largest)
+
+
+def _holds_block(reference: StepReference, event: Event, largest: torch.Tensor) -> bool:
+    """Whether `event` joins states to what a state of the reference holds in a row. A slice proves
+    nothing: it may be of the wrong part."""
+    mine = event.output
+    for shape, those in reference.run.every_value.items() if event.operation == "cat" else ():
+        longer = [n for n, (a, b) in enumerate(zip(mine.shape, shape, strict=False)) if a != b]
+        if len(shape) != mine.dim() or len(longer) != 1 or shape[longer[0]] < mine.shape[longer[0]]:
+            continue
+        (axis,) = longer
+        for other in those.find(largest):
+            starts = range(shape[axis] - mine.shape[axis] + 1)
+            blocks = (other.output.narrow(axis, start, mine.shape[axis]) for start in starts)
+            if any(is_close(mine, block) for block in blocks):
+                return True
+    return False
 
 
 def _holds_without_axis(reference: StepReference, event: Event, largest: torch.Tensor) -> bool:
