@@ -48,18 +48,25 @@ class ValueIndex:
         self.events: list[Event] = []
 
     @cached_property
-    def _values(self) -> tuple[Tensor, Tensor]:
-        """The values of each event and how far they may be off, [events, values] and [events, 1]:
-        put together when they are asked for."""
-        values = torch.stack([event.output.double().flatten() for event in self.events])
-        off = [[allowed_difference(event, 0.0)] for event in self.events]
-        return values, torch.tensor(off, dtype=torch.float64, device=values.device)
+    def _ranges(self) -> tuple[Tensor, Tensor]:
+        """The least and the largest value of each event, less and more how far it may be off: both
+        [events], put together when they are asked for."""
+        ends = [torch.stack(event.output.aminmax()).double() for event in self.events]
+        off = [(-off, off) for off in (allowed_difference(event, 0.0) for event in self.events)]
+        least, most = (torch.stack(ends) + torch.tensor(off, device=ends[0].device)).unbind(1)
+        return least, most
 
     def find(self, value: Tensor) -> list[Event]:
         """Returns the events that hold `value` [], up to rounding, and those that hold NaN."""
-        values, off = self._values
-        found = ((values - value).abs_() > off).logical_not_().any(1)
-        return [self.events[n] for n in found.nonzero()[:, 0].tolist()]
+        least, most = self._ranges
+        # Most events are too small or too large throughout, which is cheap to tell.
+        near = ((value < least) | (value > most)).logical_not_().nonzero()[:, 0].tolist()
+        return [event for event in map(self.events.__getitem__, near) if _holds(event, value)]
+
+
+def _holds(event: Event, value: Tensor) -> bool:
+    apart = (event.output.double() - value).abs_()
+    return not bool((apart > allowed_difference(event, 0.0)).all())
 
 
 def index_values(events: Iterable[Event]) -> dict[_Shape, ValueIndex]:
