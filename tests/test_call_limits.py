@@ -229,6 +229,13 @@ def test_wrong_last_logits_diverge(subject, seed):
     assert hunt.explanation is not None
 
 
+def test_no_logits_in_place_of_the_last_diverge():
+    """That is a fault of the cached path, not of the declaration."""
+    hunt = kvfuzz.fuzz(subjects.LastByTotal, seed=0, locate=False)
+    assert (hunt.verdict, hunt.failure.case.schedule) == ("diverged", (1, 1))
+    assert "the logits of 0 of 1 positions, and last_only declares 1" in hunt.failure.verdict.error
+
+
 def test_undeclared_last_logits_are_refused_with_advice():
     with pytest.raises(InvalidSubject, match="last_only = True") as raised:
         kvfuzz.fuzz(subjects.UndeclaredLast)

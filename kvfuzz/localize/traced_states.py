@@ -249,6 +249,8 @@ def compare_sites(
             in_cache = site.kind == "cache"
             start = 0 if in_cache else len(step.before[0])
             due = len(step.after[0]) - start
+            if site.kind == "logits" and case.keep:
+                start, due = start + max(0, due - case.keep), min(due, case.keep)
             held = min(state.shape[1] for state in trace.states[site])
             window = (
                 windows[site.layer] if in_cache and windows and site.layer is not None else None

@@ -236,10 +236,11 @@ def _filled_up(logits: Any, step: Step, case: Case, subject: Subject, call: str)
     which a call returns none. Raises NotKept where another number of positions was asked for."""
     due = step.size if (most := _most_kept(subject, case)) is None else min(most, step.size)
     found = logits.shape[1] if isinstance(logits, Tensor) and logits.dim() == 3 else due
-    if case.keep is not None and found != due:
+    fewer = found < due and call_limits_of(subject).last_only
+    if fewer or (case.keep is not None and found != due):
+        asked = "last_only declares" if fewer else f"{KEEP} asked for"
         raise NotKept(
-            f"it returned the logits of {found} of {step.size} positions, and {KEEP} asked for "
-            f"{due}"
+            f"it returned the logits of {found} of {step.size} positions, and {asked} {due}"
         )
     checked = _check(logits, (step.batch, due), subject, call, step.size)
     if due == step.size:

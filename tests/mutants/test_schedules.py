@@ -25,6 +25,7 @@ TWO_EACH = {
     "switch": ("fork.shares_its_storage", "fork.takes_the_last_block_with_it"),
     "tree": ("tree.sees_other_branches", "tree.keeps_all_candidates"),
     "join": ("join.puts_the_other_rows_first", "join.takes_the_keys_alone"),
+    "logits_to_keep": ("keep.keeps_the_first", "keep.repeats_the_last_position"),
     "left padding": ("padding.on_the_left_is_taken_for_text", "padding.in_front_of_a_row_is_seen"),
     "right padding": (
         "padding.on_the_right_is_taken_for_text",
@@ -38,13 +39,17 @@ TWO_EACH = {
     "several rows": ("read.takes_the_table_of_the_first_row", "reorder.of_two_rows_moves_one"),
 }
 
-# The zoo rolls back with the crop of its storage, and leaves empty slots, as padding does.
-ALSO = {"crop": {"rollback"}, "left padding": {"rollback"}}
+# The zoo rolls back, and drops candidates that are not accepted, with the crop of its storage. Rows
+# of unequal length leave empty slots, as padding does, by a mask of the zoo's own; and candidates
+# get positions of its own.
+UNEQUAL = {"rollback", "ragged", "tree", "join"}
+ALSO = dict.fromkeys(("left padding", "right padding", "mask"), UNEQUAL)
+ALSO |= {"crop": {"rollback", "tree"}, "positions": {"tree"}}
 
 
 def test_each_element_has_two_mutants():
     """A new element of the schedules needs two as well."""
-    assert set(TWO_EACH) == set(FEATURES) - {"logits_to_keep"}  # which the zoo does not offer
+    assert set(TWO_EACH) == set(FEATURES)
 
 
 @pytest.fixture(scope="module")

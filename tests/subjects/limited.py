@@ -118,6 +118,15 @@ class Last(UndeclaredLast):
     last_only = True
 
 
+class LastByTotal(Last):
+    """Finds the last position among all tokens: none is left on a filled cache."""
+
+    def cached(self, tokens, cache):
+        held = 0 if cache is None else cache[0].shape[1]
+        x, cache = self.states(tokens, cache)
+        return self.out(x[:, held + x.shape[1] - 1 :]), cache  # fault
+
+
 class LastIsFirst(Last):
     """Returns the logits of the first position of the call."""
 

@@ -339,6 +339,11 @@ def readout(weights: Weights, x: Tensor) -> Tensor:
     return x @ weights.token.T
 
 
+def kept(cache: Cache, answer: Tensor, count: int) -> Tensor:  # noqa: ARG001
+    """Returns the last `count` of the logits `answer` [batch, n, vocab] of a call."""
+    return answer[:, -count:]
+
+
 def advance(cache: Cache, count: int) -> None:
     """Counts `count` more slots as fed."""
     cache.length += count

@@ -71,6 +71,7 @@ class Decoder:
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         lengths: Tensor | None = None,
+        logits_to_keep: int = 0,
         parents: Tensor | None = None,
         sides: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
@@ -78,7 +79,8 @@ class Decoder:
 
         `mask` bool [batch, slots + n] says which slots hold text, by default all, or the first
         `lengths` [batch] of each row. `positions` [batch, n] are those of the new slots in their
-        rows, by default counted over the text. With `parents` [n] the new tokens are candidates:
+        rows, by default counted over the text. With `logits_to_keep` only the logits of the last so
+        many of the n positions are returned. With `parents` [n] the new tokens are candidates:
         each follows another one, or for -1 the text; `accept` keeps one branch in each row. Raises
         NotImplementedError for candidates in a ring, whose entry is the position, and in a
         recurrent layer.
@@ -96,6 +98,9 @@ class Decoder:
         if lengths is not None:
             mask = cached.text_of(cache, tokens, lengths)
         answer = cached.logits(self.config, weights, tokens, cache, self._note, mask, positions)
+        if logits_to_keep:
+            answer = cached.kept(cache, answer, logits_to_keep)
+            self._note("logits", None, answer)
         return answer, cache
 
     def crop(self, cache: Cache, count: int) -> Cache:
