@@ -184,3 +184,33 @@ def test_no_line_of_an_adapter_is_named():
     assert line_of_function(TransformersSubject._reorder) is None
     assert line_of_function(Decoder.cached) is not None
     assert line_of_function(operated.RingDecoder.cached) is not None
+
+
+class GrowsBehind:
+    """Grows its cache by a block of empty room behind an old block that is not full."""
+
+    vocab_size, max_length = 23, None
+
+    def __init__(self):
+        self.embedding = torch.randn(23, 8, generator=torch.Generator().manual_seed(0))
+
+    def uncached(self, tokens):
+        return self.embedding[tokens].cumsum(1) @ self.embedding.T
+
+    def new_cache(self, batch):
+        return None, 0
+
+    def cached(self, tokens, cache):
+        new, (old, seen) = self.embedding[tokens], cache
+        fed, end = tokens.shape[1], seen + tokens.shape[1]
+        room = new.new_zeros(1, 4 * ((fed + 3) // 4), 8)
+        at = 0 if old is None else old.shape[1]  # behind the block
+        old = room if old is None else torch.cat([old, room], 1)
+        old[:, at : at + fed] = new
+        return old[:, :end].cumsum(1)[:, seen:] @ self.embedding.T, (old, end)
+
+
+def test_empty_room_of_another_size_is_not_named():
+    """A reference may need less of it."""
+    found = kvfuzz.locate(GrowsBehind(), kvfuzz.Case(((1, 2, 3, 4, 5),), (3, 2), 0, "float32"))
+    assert "new_zeros" not in found.first.source.text
