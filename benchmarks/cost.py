@@ -17,7 +17,7 @@ from mutants.campaign.cases import prepare_cases
 from mutants.campaign.run import check_unchanged, run_mutant
 from mutants.library.registry import select
 
-STATES = {"killed": 266, "equivalent": 9}
+STATES = {"killed": 268, "equivalent": 9}
 """What the library comes to under seed 0."""
 
 

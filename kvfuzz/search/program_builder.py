@@ -32,7 +32,8 @@ OVER, ALL = 1000, 999
 
 Move = tuple[str, int, tuple[int, ...]]
 """A word, a count, and a number for each row. `left` and `right` feed with padding; `guests` begins
-a new cache of rows for which the current one has room, so that they can join it."""
+a new cache of rows for which the current one has room, so that they can join it; `hit` continues on
+a copy of the first tokens of the current cache."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ class ProgramBuilder:
             self._join(count)
         elif slots and word == "crop":
             self._crop(count)
+        elif slots and word == "hit":
+            if slots > 1 and self._has_room():
+                self._operate("fork", count, each)
+                self._crop(count)
         elif slots:
             self._operate(word, count, each)
 

@@ -140,6 +140,14 @@ def _moves_about(
         kinds += padded
     if focus == KEEP:
         kinds += [feed] * len(kinds)  # no operation matters more than a chunk
+    if focus == "fork" and "crop" in offers:
+        # A stored prefix of which only the first tokens fit is copied, cut, and continued.
+        kinds.append(_move("hit", each))
+        long = _either([st.integers(least, LARGE).map(_feed) for least in (2, LATE)])
+        back = _either([*[st.just(("switch", 0, _NONE))] * 2, feed])
+        first = [long, _either([*kinds[-1:] * 2, kinds[0]]), feed, back]
+    if focus == "restore" and "crop" in offers:
+        kinds.append(_move("crop", each))
     if focus in PADDED:
         kinds.append(_either([_move(word, each) for word in sorted(operations(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
@@ -158,6 +166,8 @@ def _start(
     if focus == "crop":
         # With a mask some faults of a crop are out of sight, and few slots leave it little to do.
         bare += [st.integers(LATE, LARGE).map(_feed)] * 2
+    if focus in UNEVEN:
+        bare.append(st.integers(LATE, LARGE).map(_feed))
     if focus == Ragged.word:
         bare.append(_padding(Ragged.word, _first_sizes(1), each))
     if not padding:
@@ -231,6 +241,8 @@ def _move(word: str, each: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrat
             return counts.map(lambda count: (word, count, ()))
         case "reorder" | "select" | "repeat" | "rollback":
             return st.tuples(st.just(word), st.integers(1, SMALL), each)
+        case "hit":
+            return st.integers(1, LARGE).map(lambda count: (word, count, ()))
         case "new" | "guests" | "switch" | "join":
             return st.integers(0, SMALL - 1).map(lambda count: (word, count, ()))
         case _:

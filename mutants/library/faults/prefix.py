@@ -1,6 +1,8 @@
 """Wrong sharing: a prefix that rows or forks share is written to, or copied only in part."""
 
-from kvfuzz.case.schedule import Reorder
+from typing import Any
+
+from kvfuzz.case.schedule import Crop, Fork, Reorder, Switch
 from kvfuzz.subjects.zoo.storage.prefix import Shared
 from mutants.mutant import mutant, steps
 
@@ -72,3 +74,49 @@ def is_copied_when_it_is_forked(real):
         return copied
 
     return copy
+
+
+HIT = steps(3, Fork(), Crop(2), 1, Switch(0), 1, cache="prefix")
+
+
+@mutant(
+    ".storage.prefix:Prefix.crop",
+    ".storage.prefix:Prefix.owned",
+    site="0.cache",
+    witness=HIT,
+    both=True,
+)
+def a_hit_writes_over_what_is_stored(crop, owned):
+    """A copy of the first tokens of a stored prefix is continued in the storage of that prefix."""
+    cut: list[Any] = []
+
+    def cropping(self, length, places):
+        crop(self, length, places)
+        cut.append(self)
+
+    return cropping, lambda self, row: row if any(self is one for one in cut) else owned(self, row)
+
+
+@mutant(
+    ".operations:copy",
+    ".operations:crop",
+    site="0.cache",
+    witness=steps(3, Fork(), Crop(1), 1, Switch(0), 1, cache="static"),
+    needs={"cache": ("concatenated", "static"), "mix": ("uniform",)},
+    both=True,
+)
+def a_hit_begins_at_the_second_token(copy, crop):
+    """A copy of the first tokens of a stored prefix holds those from the second one on."""
+    copies: list[Any] = []
+
+    def copying(cache):
+        copied = copy(cache)
+        copies.append(copied)
+        return copied
+
+    def cropping(cache, count):
+        if any(cache is one for one in copies):
+            cache.storage.change(lambda tensor: tensor.roll(-1, 2))
+        return crop(cache, count)
+
+    return copying, cropping
