@@ -11,7 +11,6 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from kvfuzz.case.case import KEEP
 from kvfuzz.case.features import FEATURES, family, features_of
 from kvfuzz.errors import UsageError
 from kvfuzz.search.hypothesis_private import PATCHED, independent_draws
@@ -74,7 +73,7 @@ def test_a_short_run_reaches_every_family_and_setting(seed):
     plain = Counter(family(case) for case in drawn if case.is_simple)
     assert min(plain[name] for name in ("token by token", "prefill + decode", "chunks")) >= 3
     had = Counter(word for case in drawn for word in features_of(case))
-    assert set(had) == {*FEATURES} - {KEEP}  # which the zoo does not offer
+    assert set(had) == {*FEATURES}
     assert min(had.values()) >= 2
 
 
