@@ -111,6 +111,7 @@ def with_shards(count: int, name: str = "nightly.yml", job: str = "hunt") -> dic
     return flow
 
 
+@pytest.mark.full(reason="the gate's runner once more; merging has quick tests of its own")
 def test_the_score_in_shards_is_merged(tmp_path) -> None:
     """Each shard has its own part, with placebos and a canary; the merge has them all, and decides.
     Twenty cases leave a survivor of these families."""

@@ -36,8 +36,8 @@ PLACEBOS = [i for i, one in generic_mutants().items() if one.placebo]
 
 @pytest.fixture(scope="module")
 def prepared():
-    """A hundred cases of a decoder that offers all but a mask."""
-    return draw_decidable_cases(prepare_cases(OFFERING, Options(), 100, 5, shrink=False))
+    """Cases of a decoder that offers all but a mask."""
+    return draw_decidable_cases(prepare_cases(OFFERING, Options(), 60, 5, shrink=False))
 
 
 def on(prepared, name=OFFERING, **config):
@@ -286,7 +286,7 @@ def test_which_faults_are_scored():
 def test_the_zoo_is_scored_by_them_when_asked(capsys):
     """Its recurrent layers and windows too."""
     found = score(
-        "zoo:rope", anywhere=True, operators=["tokens"], examples=60, seed=1, shrink=False
+        "zoo:rope", anywhere=True, operators=["tokens"], examples=30, seed=1, shrink=False
     )
     assert found.verdict == "killed"
     assert {result.operator for result in found.results} == {"tokens"}
@@ -314,11 +314,11 @@ SALTED = "tests.subjects.offering:Salted"
 
 def test_cases_that_are_expected_to_diverge_are_left_out():
     """Without that there is no score, and a line that says how."""
-    found = score(SALTED, operators=["tokens"], examples=40, seed=1, shrink=False)
+    found = score(SALTED, operators=["tokens"], examples=20, seed=1, shrink=False)
     assert found.percent is None
     assert found.reason.endswith("or leave out known divergences with --expected FILE")
     found = score(
-        SALTED, operators=["tokens"], examples=40, seed=1, shrink=True, expected=[EXPECTED]
+        SALTED, operators=["tokens"], examples=20, seed=1, shrink=True, expected=[EXPECTED]
     )
     assert found.verdict == "killed"
     for result in found.results:

@@ -51,7 +51,9 @@ LONGER = pytest.mark.full(reason="seconds a fault; the code that they replace is
 @pytest.mark.parametrize(
     ("mutant_id", "longest"),
     [
-        (name, 3 if name in IN_THREE else 2)
+        pytest.param(name, 3, marks=LONGER)
+        if name == "reuse.reset_leaves_the_blocks"
+        else (name, 3 if name in IN_THREE else 2)
         for name in DECLARED
         if name != "prefix.is_copied_when_it_is_forked"
     ]

@@ -120,6 +120,7 @@ def logits_of(subject, case):
         return torch.tensor([float(hash(str(error)))])
 
 
+@pytest.mark.full(reason="it runs every mutant on every rich case, and grows with the library")
 def test_no_two_mutants_are_the_same_fault():
     """On rich cases every mutant gives logits of its own."""
     seen = {}

@@ -43,13 +43,16 @@ def test_the_logits_agree_and_the_declared_site_differs(mutant_id):
 
 @pytest.mark.parametrize("mutant_id", PAIRS)
 def test_no_logits_of_a_drawn_case_differ(mutant_id):
-    """And where a state does, the first that does is the declared one."""
+    """Where a state does, the first is the declared one. A design may refuse a case."""
     faulty = with_mutant(ZOO, find(mutant_id))
-    located = set()
+    located, agreed = set(), 0
     for case in draw_cases(space_of(faulty), 5, 6):
-        assert check(faulty.subject(case), case, trace=False, probe=False).status == "agreed"
+        verdict = check(faulty.subject(case), case, trace=False, probe=False)
+        assert verdict.status in ("agreed", "discarded"), verdict
+        agreed += verdict.status == "agreed"
         first = first_state(faulty.subject(case), case)
         located |= {first.site} if first else set()
+    assert agreed >= 3
     assert located <= {find(mutant_id).site}
 
 
