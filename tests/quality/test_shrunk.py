@@ -69,7 +69,8 @@ PROGRAMS = {
 def test_a_fault_of_an_operation_shrinks_to_its_program(mutant_id, program, seed):
     """With the fewest steps and tokens, on the plainest decoder that has the fault; tokens of
     zero and one, in two rows at most."""
-    hunt = fuzz(f"mutant:{mutant_id}", seed=seed)
+    # By agreement alone: the frame law sees some of them without the last step.
+    hunt = fuzz(f"mutant:{mutant_id}", seed=seed, laws=())
     assert hunt.cases <= 50
     case = hunt.failure.case
     schedule, tokens = program
