@@ -26,7 +26,15 @@ from kvfuzz.case.schedule import (
     entry_text,
     entry_to_json,
 )
-from kvfuzz.case.slots import Slots, feed, is_alive, join, operate, require
+from kvfuzz.case.slots import (
+    Slots,
+    feed,
+    is_alive,
+    join,
+    operate,
+    require,
+    without_empty_end,
+)
 from kvfuzz.errors import InvalidCase
 
 GIVEN = ("mask", "positions")
@@ -264,7 +272,8 @@ def _steps(tokens: Rows, schedule: tuple[Entry, ...], given: tuple[str, ...]) ->
         if isinstance(entry, New | Fork):
             caches.append(after)
             current = len(caches) - 1
-        caches[current] = after
+        # Once a row has kept its branch, the candidates at the end that no row kept are gone.
+        caches[current] = without_empty_end(after) if isinstance(entry, Tree) else after
         steps.append(Step(index, column, stop, current, operation, before, after, source))
         column = stop
     return tuple(steps)

@@ -119,15 +119,20 @@ def operate(before: Slots, entry: Entry, most_rows: int, given: tuple[str, ...])
 def _roll_back(before: Slots, counts: tuple[int, ...]) -> Slots:
     """Returns `before` without the last tokens of each row, and without slots that are empty in all
     rows after the last token."""
-    rows = []
+    rows: list[tuple[int | None, ...]] = []
     for row, count in zip(before, counts, strict=True):
         text = [slot for slot, token in enumerate(row) if token is not None]
         dropped = {*text[max(0, len(text) - count) :]}
-        rows.append([None if slot in dropped else token for slot, token in enumerate(row)])
+        rows.append(tuple(None if slot in dropped else token for slot, token in enumerate(row)))
+    return without_empty_end(rows)
+
+
+def without_empty_end(rows: Sequence[tuple[int | None, ...]]) -> Slots:
+    """Returns `rows` without the slots at the end that are empty in all of them."""
     longest = max(
         (n for row in rows for n, token in enumerate(row, 1) if token is not None), default=0
     )
-    return tuple(tuple(row[:longest]) for row in rows)
+    return tuple(row[:longest] for row in rows)
 
 
 def require(holds: bool, entry: Any, wanted: str) -> None:

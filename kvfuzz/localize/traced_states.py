@@ -25,6 +25,7 @@ from torch import Tensor
 
 from kvfuzz.case.case import Case, Step
 from kvfuzz.case.layout import Layout, layout, sequence_numbers, slot_positions, text_mask
+from kvfuzz.case.schedule import Tree
 from kvfuzz.localize.location import Divergence, Line, SiteDifference, short_path
 from kvfuzz.localize.lookalikes import WrongState
 from kvfuzz.oracle.compare import Comparison, compare
@@ -243,10 +244,14 @@ def compare_sites(
     expected = expected or expected_states(subject, case)
     windows = getattr(subject, "windows", None)
     for step, trace in _trace_steps(subject, case):
+        if not trace.states:
+            continue  # the call was refused
         device = next(iter(trace.states.values()))[0].device
         places = _slot_positions(step, layout(case), device)
         for site in sorted(trace.states, key=lambda site: site.order):
             in_cache = site.kind == "cache"
+            if in_cache and isinstance(step.operation, Tree):
+                continue  # the cache holds candidates, too, until some are accepted
             start = 0 if in_cache else len(step.before[0])
             due = len(step.after[0]) - start
             if site.kind == "logits" and case.keep:

@@ -179,7 +179,7 @@ def test_every_weight_matters():
         ({"positions": "sine"}, "positions should be learned or rope or alibi or none"),
         ({"norm": "batch"}, "norm should be layernorm or rmsnorm, got 'batch'"),
         ({"cache": "disk"}, "cache should be concatenated or static or ring or paged or int8 or"),
-        ({"mix": "some"}, "mix should be uniform or alternating or recurrent or shared_kv, got"),
+        ({"mix": "some"}, "mix should be uniform or alternating or recurrent or shared_kv or"),
         ({"window": 0}, "window should be at least 1, got 0"),
         ({"positions": "rope", "head_dim": 3}, "head_dim should be even with rope, got 3"),
         ({"heads": 1, "kv_heads": 1, "head_dim": 1}, "head_dim should be 2 or more with a single"),
