@@ -124,7 +124,7 @@ def test_a_right_decoder_agrees():
 
 
 def test_without_it_a_hunt_ends_at_the_first_divergence():
-    """Which has no count of cases in its report."""
+    """Its report has no count of cases."""
     hunt = fuzz(several_bugs.Chunk, seed=0, examples=EXAMPLES, locate=False)
     assert (len(hunt.findings), hunt.cases) == (1, hunt.findings[0].number)
     assert "RAISES" not in hunt_text(hunt)

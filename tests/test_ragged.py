@@ -137,7 +137,7 @@ def test_ragged_calls_are_drawn_where_they_are_offered():
 
 
 def test_a_crop_of_uneven_rows_is_a_rollback_or_none():
-    """What a crop drops is defined by slots, which rows of unequal length do not share."""
+    """A crop drops slots, which rows of unequal length do not share."""
     program = new_program(space_of(as_factory(subjects.Ragged)), 2)
     program.add("ragged", 4, (0, 3))
     program.add("crop", 1, ())

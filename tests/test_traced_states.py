@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfuzz.case.case import Case
+from kvfuzz.case.schedule import Tree
 from kvfuzz.localize.causes import advice_for, ordinal
 from kvfuzz.localize.locate import locate
 from kvfuzz.localize.traced_states import compare_sites, difference_map, first_state
@@ -15,6 +16,7 @@ from kvfuzz.search.strategies import cases, space_of
 from kvfuzz.subjects.injection import Faulty
 from kvfuzz.subjects.loading import load
 from kvfuzz.subjects.trace import KINDS, Site
+from kvfuzz.subjects.zoo.config import DecoderConfig
 from kvfuzz.subjects.zoo.decoder import Decoder
 from tests.subjects import models
 
@@ -88,6 +90,18 @@ def test_a_clean_decoder_differs_nowhere(data):
     factory = load("zoo")
     case = data.draw(cases(space_of(factory)))
     assert first_state(factory.subject(case), case) is None
+
+
+@pytest.mark.parametrize("kept", [-1, 0, 1])
+@pytest.mark.parametrize("cache", ["concatenated", "ring"])
+def test_candidates_that_no_row_keeps_are_no_missing_positions(cache, kept):
+    """Neither in the call that has them nor in the next; a ring refuses them, and has no states."""
+    tree = Tree((-1, 0, -1), (kept,))
+    case = Case(((0, 1, 2, 3, 4),), (1, tree, 1), dtype="float64")
+    decoder = Decoder(DecoderConfig(cache=cache), dtype="float64")
+    steps = {site.step.index for site in compare_sites(decoder, case)}
+    assert steps == ({0, 1, 2} if cache == "concatenated" else {0})
+    assert first_state(decoder, case) is None
 
 
 def test_a_subject_without_a_trace_has_no_sites():

@@ -252,10 +252,8 @@ def compare_sites(
             in_cache = site.kind == "cache"
             if in_cache and isinstance(step.operation, Tree):
                 continue  # the cache holds candidates, too, until some are accepted
-            start = 0 if in_cache else len(step.before[0])
-            due = len(step.after[0]) - start
-            if site.kind == "logits" and case.keep:
-                start, due = start + max(0, due - case.keep), min(due, case.keep)
+            keep = case.keep if site.kind == "logits" else None
+            start, due = _range_due(step, in_cache, keep)
             held = min(state.shape[1] for state in trace.states[site])
             window = (
                 windows[site.layer] if in_cache and windows and site.layer is not None else None
@@ -275,6 +273,14 @@ def compare_sites(
                 expected.tolerances[site],
                 missing,
             )
+
+
+def _range_due(step: Step, in_cache: bool, keep: int | None) -> tuple[int, int]:
+    """Returns the first slot that a state of `step` should hold, and how many: all of the cache, or
+    the new ones, of which the last `keep` if that is not 0 or None."""
+    start = 0 if in_cache else len(step.before[0])
+    due = len(step.after[0]) - start
+    return (start + max(0, due - keep), min(due, keep)) if keep else (start, due)
 
 
 # Describe what differs.

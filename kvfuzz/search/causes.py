@@ -31,7 +31,7 @@ _VARYING = re.compile(r"( \(\w+\))|-?\d[\d.]*(e[-+]?\d+)?")
 
 @dataclass(frozen=True)
 class Cause:
-    """What divergences of one cause have in common: the `law` that they break; their `kind`, that a
+    """Common to divergences of one cause: the `law` that they break; their `kind`, that a
     path RAISES, loses precision (`rounds`) or `differs`; and one of the `places`, in words."""
 
     law: str

@@ -79,7 +79,7 @@ NO_DETAILS: dict[str, Any] = {
     "notes": [],
     "found": None,
 }
-"""What the report of a hunt says that found nothing."""
+"""These fields of a report belong to a hunt that found nothing."""
 
 
 @dataclass

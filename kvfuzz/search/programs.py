@@ -141,17 +141,24 @@ def _moves_about(
     if focus == KEEP:
         kinds += [feed] * len(kinds)  # no operation matters more than a chunk
     if focus == "fork" and "crop" in offers:
-        # A stored prefix of which only the first tokens fit is copied, cut, and continued.
         kinds.append(_move("hit", each))
-        long = _either([st.integers(least, LARGE).map(_feed) for least in (2, LATE)])
-        back = _either([*[st.just(("switch", 0, _NONE))] * 2, feed])
-        first = [long, _either([*kinds[-1:] * 2, kinds[0]]), feed, back]
+        first = _prefix_hit(kinds[0], kinds[-1], feed)
     if focus == "restore" and "crop" in offers:
         kinds.append(_move("crop", each))
     if focus in PADDED:
         kinds.append(_either([_move(word, each) for word in sorted(operations(offers))]))
     kinds += [feed] * (1 + len(kinds) // 3)
     return first, kinds
+
+
+def _prefix_hit(
+    fork: st.SearchStrategy[Move], hit: st.SearchStrategy[Move], feed: st.SearchStrategy[Move]
+) -> list[st.SearchStrategy[Move]]:
+    """Returns the first moves of a program in which a stored prefix, of which only the first tokens
+    fit, is copied, cut and continued; then the stored one, or the copy again."""
+    long = _either([st.integers(least, LARGE).map(_feed) for least in (2, LATE)])
+    back = _either([*[st.just(("switch", 0, _NONE))] * 2, feed])
+    return [long, _either([hit, hit, fork]), feed, back]
 
 
 def _start(

@@ -43,7 +43,7 @@ def test_the_logits_agree_and_the_declared_site_differs(mutant_id):
 
 @pytest.mark.parametrize("mutant_id", PAIRS)
 def test_no_logits_of_a_drawn_case_differ(mutant_id):
-    """Where a state does, the first is the declared one. A design may refuse a case."""
+    """The first state that does is the declared one. A design may refuse a case."""
     faulty = with_mutant(ZOO, find(mutant_id))
     located, agreed = set(), 0
     for case in draw_cases(space_of(faulty), 5, 6):

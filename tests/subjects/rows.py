@@ -123,7 +123,7 @@ class LosesAnIdleRow(Ragged):
 
 
 class StoresWhatFillsUp(Ragged):
-    """What fills a short row up is stored behind its text, and in sight of the other calls."""
+    """The filling of a short row is stored behind its text, and in sight of the other calls."""
 
     def run(self, tokens, cache, counts):
         logits, (keys, values, _) = super().run(

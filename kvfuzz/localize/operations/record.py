@@ -47,8 +47,8 @@ _NO_STATE = {bool, int, float, str, torch.Size, torch.dtype, torch.device, torch
 
 
 class Detail(IntEnum):
-    """What is kept of each result: its numbers; also where and from which others it was made; also
-    what else it was made from."""
+    """How much is kept of each result: its numbers; also its line and the results that it was made
+    from; also what else it was made from."""
 
     NUMBERS = 1
     LINES = 2

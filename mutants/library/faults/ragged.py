@@ -76,7 +76,7 @@ def counts_what_fills_up(text_of, real):
 
 @mutant("text_of", "entry_places", site="0.attention", witness=UNEQUAL)
 def leaves_what_fills_up_in_sight(text_of, real):
-    """What filled a short row up is stored, and later calls see it."""
+    """The filling of a short row is stored, and later calls see it."""
     ragged = []
 
     def noting(cache, tokens, lengths):

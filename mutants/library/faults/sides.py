@@ -30,7 +30,7 @@ def loses_the_last_state(real):
 
 @mutant("take_sides", site="1.attention", witness=steps(1, Reset(), 1, **CROSS))
 def a_reset_keeps_it(real):
-    """What was computed for a row is kept, although another sequence begins."""
+    """The cross cache of a row is kept, although another sequence begins."""
 
     stored: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -86,7 +86,7 @@ def keeps_the_last_candidate_alone(real):
 
 @mutant(".operations:kept_of", site="position", witness=FORKED)
 def keeps_all_candidates(real):
-    """What is not accepted stays in the cache."""
+    """Candidates that are not accepted stay in the cache."""
     return lambda branches, candidates: torch.ones_like(real(branches, candidates))
 
 
